@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+export TM_PARTS_DIR ?= $(CURDIR)/.parts
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
 .PHONY: help setup demo test check lint types unit vectors lock schemas release-schemas bench soak java clean
