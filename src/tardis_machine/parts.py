@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
@@ -104,14 +104,14 @@ def _install(coordinates: Sequence[str], directory: Path, wanted: str, *, transi
 
 
 def _ivy_module(coordinates: Sequence[str], *, transitive: bool) -> bytes:
-    module = ElementTree.Element("ivy-module", version="2.0")
-    ElementTree.SubElement(module, "info", organisation="tardis-machine", module="parts")
-    configurations = ElementTree.SubElement(module, "configurations")
-    ElementTree.SubElement(configurations, "conf", name="default")
-    dependencies = ElementTree.SubElement(module, "dependencies")
+    module = ET.Element("ivy-module", version="2.0")
+    ET.SubElement(module, "info", organisation="tardis-machine", module="parts")
+    configurations = ET.SubElement(module, "configurations")
+    ET.SubElement(configurations, "conf", name="default")
+    dependencies = ET.SubElement(module, "dependencies")
     for coordinate in coordinates:
         group, artifact, version = coordinate.split(":")
-        ElementTree.SubElement(
+        ET.SubElement(
             dependencies,
             "dependency",
             org=group,
@@ -120,13 +120,23 @@ def _ivy_module(coordinates: Sequence[str], *, transitive: bool) -> bytes:
             conf="default->default",
             transitive=str(transitive).lower(),
         )
-    return ElementTree.tostring(module)
+    return ET.tostring(module)
 
 
 def _run_ivy(module: Path, into: Path, *, cache: Path, parts: str) -> None:
     pyspark = require("pyspark", extra="spark")
     [ivy] = Path(str(pyspark.__file__)).parent.glob("jars/ivy-*.jar")
-    command = [java(), "-jar", ivy, "-cache", cache, "-ivy", module, "-confs", "default"]
+    command: list[str | Path] = [
+        java(),
+        "-jar",
+        ivy,
+        "-cache",
+        cache,
+        "-ivy",
+        module,
+        "-confs",
+        "default",
+    ]
     command += ["-retrieve", into / _RETRIEVE_PATTERN, "-types", "jar", "bundle"]
     done = subprocess.run(  # noqa: S603 - a fixed program with arguments made above
         command, capture_output=True, text=True, check=False
