@@ -1,0 +1,150 @@
+"""Records as JSON lines in a file, for debugging and for reading back."""
+
+import base64
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import msgspec
+
+from tardis_machine.config import ConfigError, setting
+from tardis_machine.publish.buses.base import (
+    BusConfig,
+    BusUnavailableError,
+    EventBus,
+    Failure,
+    Limits,
+    SendResult,
+)
+from tardis_machine.publish.record import Record
+from tardis_machine.publish.routing import (
+    DEFAULT_KEY,
+    Routing,
+    Template,
+    payload_cases,
+    static_headers,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileConfig(BusConfig, section="file", title="File"):
+    """The file, and what goes into it."""
+
+    needs = ("path",)
+
+    path: Path | None = setting(None, help="append every record to this file as a line of JSON")
+    include_payloads: tuple[str, ...] = setting(
+        (), help="payload cases to write; all if empty", metavar="CASE,…"
+    )
+    key_template: str = setting(DEFAULT_KEY, help="each record's key")
+    static_headers: dict[str, str] = setting(
+        {}, help="headers that every record carries", metavar="KEY:VALUE,…"
+    )
+
+    def routing(self) -> Routing:
+        """Everything goes to the one file."""
+        return Routing(
+            base=str(self.path),
+            routes={},
+            include=payload_cases(self.include_payloads, self.flag("include_payloads")),
+            key=Template(self.key_template, self.flag("key_template")),
+            headers=static_headers(self.static_headers, self.flag("static_headers")),
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """One write per batch."""
+        return Limits(records=5_000, bytes=8 << 20, delay_s=0.1)
+
+    def validate(self) -> None:
+        """Refuse a folder."""
+        super().validate()
+        if self.path is not None and self.path.is_dir():
+            raise ConfigError(self.flag("path"), str(self.path), "expected a file, not a folder")
+
+
+class FileEventBus(EventBus[FileConfig]):
+    """Appends; a line torn by a crash is cut off before the next one is written."""
+
+    name = "file"
+    config_type = FileConfig
+
+    def __init__(self, config: FileConfig) -> None:
+        super().__init__(config)
+        self._file: FileIO | None = None
+        self._end = 0
+
+    def connect(self) -> None:
+        """Open the file for appending."""
+        self.close()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
+            self._end = _whole_lines(self._file)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+        """Append the batch with one write; what was written of a failed one is cut off again."""
+        data = msgspec.json.Encoder().encode_lines(map(_fields, records))
+        try:
+            if self._file is None:
+                self.connect()
+            assert self._file is not None
+            self._file.seek(self._end)
+            self._file.truncate()
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._end += len(data)
+        except BusUnavailableError as error:
+            return SendResult(0, 0, [Failure(i, error) for i in range(len(records))])
+        except OSError as error:
+            reason = self._unavailable(error)
+            return SendResult(0, 0, [Failure(i, reason) for i in range(len(records))])
+        return SendResult(len(records), 0, [])
+
+    def check(self) -> str:
+        """Tell whether the file, or its folder, can be written to."""
+        present = [p for p in (self._path, *self._path.parents) if p.exists()]
+        if not present or not os.access(present[0], os.W_OK):
+            raise BusUnavailableError(self.name, "cannot be written", destination=str(self._path))
+        return f"appends to {self._path}"
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def _path(self) -> Path:
+        assert self.config.path is not None
+        return self.config.path
+
+    def _unavailable(self, error: OSError) -> BusUnavailableError:
+        reason = error.strerror or str(error)
+        return BusUnavailableError(self.name, reason, destination=str(self._path))
+
+
+def _fields(record: Record) -> dict[str, object]:
+    return {
+        "key": record.key,
+        "headers": dict(record.headers),
+        "value": base64.b64encode(record.value).decode(),
+    }
+
+
+def _whole_lines(file: FileIO) -> int:
+    """Give the length of the file up to its last line end."""
+    position = file.seek(0, os.SEEK_END)
+    while position > 0:
+        start = max(0, position - 65_536)
+        file.seek(start)
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0
