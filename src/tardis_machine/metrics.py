@@ -1,0 +1,48 @@
+"""What the server counts about itself, in Prometheus' format."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    """The counters of one server; other parts register collectors of their own in `registry`."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.responses = Counter(
+            "tardis_machine_responses",
+            "Responses ended, by route and outcome (finished, refused, failed, disconnected).",
+            ("route", "outcome"),
+            registry=self.registry,
+        )
+        self.active = Gauge(
+            "tardis_machine_active_responses",
+            "Replays being served now.",
+            ("route",),
+            registry=self.registry,
+        )
+        self.messages = Counter(
+            "tardis_machine_messages",
+            "Normalized messages (raw: lines) sent to clients.",
+            ("route",),
+            registry=self.registry,
+        )
+        self.bytes = Counter(
+            "tardis_machine_sent_bytes",
+            "Bytes of messages sent to clients, without framing.",
+            ("route",),
+            registry=self.registry,
+        )
+        self.malformed = Counter(
+            "tardis_machine_malformed_lines",
+            "Lines of history that could not be normalized and were skipped.",
+            ("exchange",),
+            registry=self.registry,
+        )
+
+    def render(self) -> bytes:
+        """Write all metrics as text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,289 @@
+"""The options of a request: JSON text to typed structs, validated before anything starts."""
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from tardis_machine import exchanges
+from tardis_machine.emit import datatypes
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.exchanges import catalog
+from tardis_machine.history.filters import Filter
+
+log = logging.getLogger(__name__)
+
+_MINUTE_US: Final = 60_000_000
+_DATE: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
+)
+_LIVE_TIMEOUT_MS: Final = 10_000
+
+
+class OptionsError(TardisMachineError):
+    """Options that cannot be served: which one, and what is allowed."""
+
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A raw replay: exchange, channels, whole minutes from (inclusive) to (exclusive)."""
+
+    exchange: str
+    from_: int
+    to: int
+    filters: tuple[Filter, ...] = ()
+
+
+class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A normalized replay. `symbols` None asks for all, an empty tuple for none."""
+
+    exchange: str
+    from_: int
+    to: int
+    data_types: tuple[str, ...]
+    symbols: tuple[str, ...] | None = None
+    with_disconnect_messages: bool = False
+    publish: bool = True
+
+
+class StreamNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A normalized live stream."""
+
+    exchange: str
+    data_types: tuple[str, ...]
+    symbols: tuple[str, ...] | None = None
+    with_disconnect_messages: bool = False
+    with_error_messages: bool = False
+    timeout_interval_ms: int = _LIVE_TIMEOUT_MS
+    publish: bool = True
+
+
+def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
+    """Read the options of `/replay`."""
+    given = _objects(text)
+    if len(given) != 1:
+        raise OptionsError("invalid options: a raw replay takes one object, not an array")
+    options = given[0]
+    _known_keys(options, ("exchange", "filters", "from", "to"), strict=strict)
+    exchange = _text(options, "exchange")
+    channels = catalog.CHANNELS.get(exchange)
+    if channels is None:
+        raise OptionsError(_one_of("exchange", exchange, catalog.CHANNELS))
+    from_, to = _range(options)
+    return ReplayOptions(
+        exchange=exchange, from_=from_, to=to, filters=_filters(options.get("filters"), channels)
+    )
+
+
+def parse_replay_normalized(
+    text: str | None, *, strict: bool = False
+) -> list[ReplayNormalizedOptions]:
+    """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several."""
+    keys = ("exchange", "symbols", "from", "to", "dataTypes", "withDisconnectMessages", "publish")
+    found = []
+    for options in _objects(text):
+        _known_keys(options, keys, strict=strict)
+        exchange = _exchange(options)
+        from_, to = _range(options)
+        found.append(
+            ReplayNormalizedOptions(
+                exchange=exchange,
+                from_=from_,
+                to=to,
+                data_types=_data_types(options, exchange),
+                symbols=_symbols(options),
+                with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
+                publish=_flag(options, "publish", True),
+            )
+        )
+    return found
+
+
+def parse_stream_normalized(
+    text: str | None, *, strict: bool = False
+) -> list[StreamNormalizedOptions]:
+    """Read the options of `/ws-stream-normalized`: one or several."""
+    keys = (
+        *("exchange", "symbols", "dataTypes", "withDisconnectMessages", "withErrorMessages"),
+        *("timeoutIntervalMS", "publish"),
+    )
+    found = []
+    for options in _objects(text):
+        _known_keys(options, keys, strict=strict)
+        exchange = _exchange(options)
+        timeout = options.get("timeoutIntervalMS")
+        if timeout is None:
+            timeout = _LIVE_TIMEOUT_MS
+        if not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < 0:
+            raise OptionsError(f"invalid timeoutIntervalMS: {timeout}, expected milliseconds")
+        found.append(
+            StreamNormalizedOptions(
+                exchange=exchange,
+                data_types=_data_types(options, exchange),
+                symbols=_symbols(options),
+                with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
+                with_error_messages=_flag(options, "withErrorMessages", False),
+                timeout_interval_ms=timeout,
+                publish=_flag(options, "publish", True),
+            )
+        )
+    return found
+
+
+def parse_time(value: object, name: str) -> int:
+    """Read an ISO date or time as microseconds since the epoch; without a zone it is UTC."""
+    moment = _moment(value) if isinstance(value, str) else None
+    if moment is None:
+        raise OptionsError(
+            f'invalid "{name}": {_shown(value)}, expected an ISO 8601 date or time such as '
+            "2019-06-01 or 2019-06-01T12:00:00.000Z"
+        )
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+
+
+def whole_minutes(
+    from_: int, to: int, shown: tuple[object, object] | None = None
+) -> tuple[int, int]:
+    """Cut a range to minutes and refuse an empty one."""
+    start, end = from_ - from_ % _MINUTE_US, to - to % _MINUTE_US
+    if start >= end:
+        first, last = shown or (from_, to)
+        raise OptionsError(
+            f'invalid "from" and "to": {first} to {last} holds no whole minute; '
+            'expected a "to" at least a minute after "from"'
+        )
+    return start, end
+
+
+def _moment(text: str) -> datetime | None:
+    if _DATE.fullmatch(text) is None:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _objects(text: str | None) -> list[dict[str, Any]]:
+    if not text:
+        raise OptionsError(
+            'missing "options": expected a URL-encoded JSON object, or an array of them'
+        )
+    try:
+        decoded = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise OptionsError(f'invalid "options": not JSON ({error})') from None
+    given = decoded if isinstance(decoded, list) else [decoded]
+    if not given or not all(isinstance(entry, dict) for entry in given):
+        raise OptionsError('invalid "options": expected a JSON object, or an array of them')
+    return given
+
+
+def _known_keys(options: dict[str, Any], known: Sequence[str], *, strict: bool) -> None:
+    unknown = [key for key in options if key not in known]
+    if not unknown:
+        return
+    if strict:
+        raise OptionsError(f"unknown option: {unknown[0]}, expected one of {', '.join(known)}")
+    log.warning("unknown options ignored", extra={"keys": ",".join(unknown)[:200]})
+
+
+def _text(options: dict[str, Any], name: str) -> str:
+    value = options.get(name)
+    if not isinstance(value, str) or not value:
+        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected text')
+    return value
+
+
+def _exchange(options: dict[str, Any]) -> str:
+    exchange = _text(options, "exchange")
+    names = exchanges.names()
+    if exchange not in names:
+        raise OptionsError(_one_of("exchange", exchange, names))
+    return exchange
+
+
+def _range(options: dict[str, Any]) -> tuple[int, int]:
+    from_, to = options.get("from"), options.get("to")
+    return whole_minutes(parse_time(from_, "from"), parse_time(to, "to"), (from_, to))
+
+
+def _data_types(options: dict[str, Any], exchange: str) -> tuple[str, ...]:
+    given = options.get("dataTypes")
+    supported = exchanges.get(exchange).data_types()
+    available = (
+        f"available for {exchange}: {', '.join(supported)}; "
+        f"computed: {', '.join(datatypes.COMPUTED_FORMS)}"
+    )
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise OptionsError(
+            f'invalid "dataTypes": {_shown(given)}, expected an array of texts; {available}'
+        )
+    if not given:
+        raise OptionsError(f'invalid "dataTypes": expected at least one; {available}')
+    for name in given:
+        try:
+            needed = datatypes.parse(name).source
+        except datatypes.DataTypeError as error:
+            raise OptionsError(f"{error}; {available}") from None
+        if needed not in supported:
+            raise OptionsError(f"invalid data type: {name}; {available}")
+    return tuple(dict.fromkeys(given))
+
+
+def _symbols(options: dict[str, Any]) -> tuple[str, ...] | None:
+    given = options.get("symbols")
+    if given is None:
+        return None
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise OptionsError(f'invalid "symbols": {_shown(given)}, expected an array of texts')
+    return tuple(dict.fromkeys(given))
+
+
+def _filters(given: object, channels: Iterable[str]) -> tuple[Filter, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list):
+        raise OptionsError(
+            f'invalid "filters": {_shown(given)}, expected an array of {{"channel","symbols"?}}'
+        )
+    try:
+        found = msgspec.convert(given, tuple[Filter, ...])
+    except msgspec.ValidationError as error:
+        raise OptionsError(f'invalid "filters": {error}') from None
+    for entry in found:
+        if entry.channel not in channels:
+            raise OptionsError(_one_of("filters channel", entry.channel, channels))
+    return found
+
+
+def _flag(options: dict[str, Any], name: str, default: bool) -> bool:
+    value = options.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected true or false')
+    return value
+
+
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> str:
+    names = sorted(allowed)
+    near = difflib.get_close_matches(value, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f'invalid "{name}": {_shown(value)}. {hint}Expected one of {", ".join(names)}'
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 100 else text[:100] + "…"
