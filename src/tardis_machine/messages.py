@@ -1,0 +1,424 @@
+"""Normalized messages: one struct each, JSON exactly as clients expect it, both ways."""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any, ClassVar, Final, Literal, Self
+
+import msgspec
+
+from tardis_machine.errors import TardisMachineError
+
+Side = Literal["buy", "sell", "unknown"]
+
+
+class MessageError(TardisMachineError):
+    """Text that is not a normalized message, or a message that has no JSON form."""
+
+    def __init__(self, reason: str, *, field: str | None = None, line: int | None = None) -> None:
+        self.reason = reason
+        self.field = field
+        self.line = line
+        where = "" if line is None else f"line {line + 1}: "
+        super().__init__(f"{where}not a normalized message: {reason}")
+
+
+class Time(int):
+    """Microseconds since the epoch, printed with six fractional digits."""
+
+    __slots__ = ()
+    digits: ClassVar[int] = 6
+
+    @classmethod
+    def parse(cls, text: str) -> "Time":
+        """Read ISO text with `Z` and three or six fractional digits; keep which it was."""
+        try:
+            if len(text) == 27:
+                return Time(_SECONDS[text[:20]] + _THOUSANDS[text[20:23]] + _UNITS[text[23:]])
+            return Milliseconds(_SECONDS[text[:20]] + _THOUSANDS_END[text[20:]])
+        except KeyError:
+            raise ValueError(
+                f"{text[:40]!r} is not a time such as 2024-03-01T00:00:00.123Z "
+                "or 2024-03-01T00:00:00.123456Z"
+            ) from None
+
+    @classmethod
+    def of(cls, microseconds: int) -> Self:
+        """Make one of this class, so that `Milliseconds.of(us)` drops what it does not print."""
+        step: int = 10 ** (6 - cls.digits)
+        return cls(microseconds // step * step)
+
+    def __str__(self) -> str:
+        second, fraction = divmod(self, 1_000_000)
+        return f"{_SECOND_TEXTS[second]}{fraction:06d}Z"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+class Milliseconds(Time):
+    """A time, in microseconds too, whose source had milliseconds: printed with three digits."""
+
+    __slots__ = ()
+    digits: ClassVar[int] = 3
+
+    def __str__(self) -> str:
+        second, fraction = divmod(self, 1_000_000)
+        return f"{_SECOND_TEXTS[second]}{fraction // 1000:03d}Z"
+
+
+_CACHED_SECONDS: Final = 100_000
+
+
+class _Seconds(dict[str, int]):
+    """Microseconds by `2024-03-01T00:00:00.`; neighbours share their second, so most are here."""
+
+    _FORM = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.", re.ASCII)
+
+    def __missing__(self, text: str) -> int:
+        if not self._FORM.fullmatch(text):
+            raise KeyError(text)
+        try:
+            second = datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            raise KeyError(text) from None
+        if len(self) >= _CACHED_SECONDS:
+            self.clear()
+        microseconds = self[text] = int(second) * 1_000_000
+        return microseconds
+
+
+class _SecondTexts(dict[int, str]):
+    """`2024-03-01T00:00:00.` by seconds since the epoch."""
+
+    def __missing__(self, second: int) -> str:
+        if len(self) >= _CACHED_SECONDS:
+            self.clear()
+        text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+        # strftime does not pad years before 1000
+        text = self[second] = text.rjust(20, "0")
+        return text
+
+
+_SECONDS: Final = _Seconds()
+_SECOND_TEXTS: Final = _SecondTexts()
+_THOUSANDS: Final = {f"{n:03d}": n * 1000 for n in range(1000)}
+_THOUSANDS_END: Final = {f"{n:03d}Z": n * 1000 for n in range(1000)}
+_UNITS: Final = {f"{n:03d}Z": n for n in range(1000)}
+
+
+class _Fields(msgspec.Struct, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """Keys in the order clients see them; one that is None is left out."""
+
+
+class BookLevel(_Fields):
+    """A price and the amount there; an amount of 0 removes the level."""
+
+    price: float
+    amount: float
+
+
+class BookSnapshotLevel(_Fields):
+    """A level of a snapshot; both are None where the book has fewer levels than its depth."""
+
+    price: float | None = None
+    amount: float | None = None
+
+
+class Trade(_Fields, tag_field="type", tag="trade", kw_only=True):
+    symbol: str
+    exchange: str
+    id: str | float | None = None
+    price: float
+    amount: float
+    side: Side
+    timestamp: Time
+    local_timestamp: Time
+
+
+class BookChange(_Fields, tag_field="type", tag="book_change", kw_only=True):
+    symbol: str
+    exchange: str
+    is_snapshot: bool
+    bids: list[BookLevel]
+    asks: list[BookLevel]
+    timestamp: Time
+    local_timestamp: Time
+
+
+class DerivativeTicker(_Fields, tag_field="type", tag="derivative_ticker", kw_only=True):
+    symbol: str
+    exchange: str
+    last_price: float | None = None
+    open_interest: float | None = None
+    funding_rate: float | None = None
+    funding_timestamp: Time | None = None
+    predicted_funding_rate: float | None = None
+    index_price: float | None = None
+    mark_price: float | None = None
+    timestamp: Time
+    local_timestamp: Time
+
+
+class BookTicker(_Fields, tag_field="type", tag="book_ticker", kw_only=True):
+    symbol: str
+    exchange: str
+    ask_amount: float | None = None
+    ask_price: float | None = None
+    bid_price: float | None = None
+    bid_amount: float | None = None
+    timestamp: Time
+    local_timestamp: Time
+
+
+class Liquidation(_Fields, tag_field="type", tag="liquidation", kw_only=True):
+    symbol: str
+    exchange: str
+    id: str | float | None = None
+    price: float
+    amount: float
+    side: Side
+    timestamp: Time
+    local_timestamp: Time
+
+
+class OptionSummary(_Fields, tag_field="type", tag="option_summary", kw_only=True):
+    symbol: str
+    exchange: str
+    option_type: Literal["put", "call"]
+    strike_price: float
+    expiration_date: Time
+    best_bid_price: float | None = None
+    best_bid_amount: float | None = None
+    best_bid_iv: float | None = msgspec.field(default=None, name="bestBidIV")
+    best_ask_price: float | None = None
+    best_ask_amount: float | None = None
+    best_ask_iv: float | None = msgspec.field(default=None, name="bestAskIV")
+    last_price: float | None = None
+    open_interest: float | None = None
+    mark_price: float | None = None
+    mark_iv: float | None = msgspec.field(default=None, name="markIV")
+    delta: float | None = None
+    gamma: float | None = None
+    vega: float | None = None
+    theta: float | None = None
+    rho: float | None = None
+    underlying_price: float | None = None
+    underlying_index: str | None = None
+    timestamp: Time
+    local_timestamp: Time
+
+
+class BookSnapshot(_Fields, tag_field="type", tag="book_snapshot", kw_only=True):
+    """A computed snapshot, a grouped one (`grouping`), or a quote (by its name)."""
+
+    symbol: str
+    exchange: str
+    name: str
+    depth: int
+    interval: float
+    grouping: float | None = None
+    bids: list[BookSnapshotLevel]
+    asks: list[BookSnapshotLevel]
+    timestamp: Time
+    local_timestamp: Time
+
+
+class TradeBar(_Fields, tag_field="type", tag="trade_bar", kw_only=True):
+    symbol: str
+    exchange: str
+    name: str
+    interval: float
+    kind: Literal["time", "volume", "tick"]
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    buy_volume: float
+    sell_volume: float
+    trades: int
+    vwap: float
+    open_timestamp: Time
+    close_timestamp: Time
+    local_timestamp: Time
+    timestamp: Time
+
+
+class Disconnect(_Fields, tag_field="type", tag="disconnect", kw_only=True):
+    exchange: str
+    local_timestamp: Time
+    symbols: list[str] | None = None
+
+
+class ErrorMessage(_Fields, tag_field="type", tag="error", kw_only=True):
+    exchange: str
+    local_timestamp: Time
+    details: str
+    sub_sequent_errors_count: int
+
+
+Message = (
+    Trade
+    | BookChange
+    | DerivativeTicker
+    | BookTicker
+    | Liquidation
+    | OptionSummary
+    | BookSnapshot
+    | TradeBar
+    | Disconnect
+    | ErrorMessage
+)
+
+PAYLOAD_CASES: Final = (
+    "trade",
+    "bookChange",
+    "bookSnapshot",
+    "quote",
+    "derivativeTicker",
+    "liquidation",
+    "optionSummary",
+    "bookTicker",
+    "groupedBookSnapshot",
+    "tradeBar",
+    "error",
+    "disconnect",
+)
+"""What a Bronze envelope may carry, as configuration spells it."""
+
+_CASES: Final[dict[type[Any], str]] = {
+    Trade: "trade",
+    BookChange: "bookChange",
+    DerivativeTicker: "derivativeTicker",
+    BookTicker: "bookTicker",
+    Liquidation: "liquidation",
+    OptionSummary: "optionSummary",
+    TradeBar: "tradeBar",
+    Disconnect: "disconnect",
+    ErrorMessage: "error",
+}
+
+
+def payload_case(message: Message) -> str:
+    """Name the Bronze payload that carries this message."""
+    if isinstance(message, BookSnapshot):
+        return snapshot_case(message.name, grouped=message.grouping is not None)
+    return _CASES[type(message)]
+
+
+def snapshot_case(name: str, *, grouped: bool) -> str:
+    """Tell quotes and grouped snapshots, which share one message type, from snapshots."""
+    if name.startswith("quote"):
+        return "quote"
+    return "groupedBookSnapshot" if grouped else "bookSnapshot"
+
+
+def decimal_text(number: float) -> str:
+    """Print a finite number in plain decimal notation, as short as reads back to the same."""
+    text = repr(float(number))
+    if "e" in text:
+        text = format(Decimal(text), "f")
+    text = text.removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+def number_text(number: float) -> str:
+    """Print a finite number as JavaScript does."""
+    magnitude = abs(number)
+    if 1e-6 <= magnitude < 1e21 or magnitude == 0:
+        return decimal_text(number)
+    digits, _, exponent = repr(float(number)).partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent):+d}"
+
+
+def decode_lines(ndjson: bytes) -> list[Message]:
+    """Read normalized NDJSON; MessageError says which line is not what it should be."""
+    try:
+        return _DECODER.decode_lines(ndjson)
+    except (msgspec.MsgspecError, ValueError):
+        return [
+            decode_line(line, number) for number, line in enumerate(ndjson.split(b"\n")) if line
+        ]
+
+
+def decode_line(line: bytes, number: int | None = None) -> Message:
+    """Read one message; `number` is the line's, for the error."""
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.MsgspecError, ValueError) as error:
+        reason, field = explain(error)
+        raise MessageError(reason, field=field, line=number) from error
+
+
+def explain(error: Exception) -> tuple[str, str | None]:
+    """Part msgspec's text into the reason and the JSON path it names."""
+    reason, _, path = str(error).partition(" - at `$.")
+    return reason, path.rstrip("`") or None
+
+
+def encode_lines(messages: Iterable[Message]) -> bytes:
+    """Print normalized NDJSON, byte for byte as the server sends it."""
+    listed = messages if isinstance(messages, list) else list(messages)
+    data = _ENCODER.encode_lines(listed)
+    if b":null" in data and _NULL.search(data):
+        raise next(error for error in map(_unprintable, listed) if error is not None)
+    return _as_javascript(data)
+
+
+def encode_line(message: Message) -> bytes:
+    """Print one message, without the line's end."""
+    return encode_lines([message])[:-1]
+
+
+def _time_of(kind: type[Any], value: object) -> Time:
+    if kind is not Time or not isinstance(value, str):
+        raise ValueError(f"Expected a time as text, got {type(value).__name__}")
+    return Time.parse(value)
+
+
+_DECODER: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message, dec_hook=_time_of)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+
+# msgspec prints numbers in a way of its own: 61130.0, -0.0, 1e21, 1.5e16, 1e-6. The patterns below
+# find those in a whole batch, and nothing inside of strings: there every quote follows a backslash,
+# so that a letter, a quote and a colon are the end of a key; and the quote that ends a string is
+# followed by a comma, a bracket or the line's end, so that a quote and a letter begin a key.
+_POINT_ZERO: Final = re.compile(rb'\.0(?=,"[a-zA-Z]|\}(?:,\{\})*(?:,\{"[a-zA-Z]|\],"[a-zA-Z]))')
+_MAYBE_EXPONENT: Final = re.compile(rb"e-?[0-9]+[,}]")
+_EXPONENT: Final = re.compile(rb'(?<=[a-zA-Z]":)-?[0-9]+(?:\.[0-9]+)?e-?[0-9]+(?=[,}])')
+_NEGATIVE_ZERO: Final = re.compile(rb'(?<=[a-zA-Z]":)-0\.0(?=[,}])')
+_NULL: Final = re.compile(rb'(?<=[a-zA-Z]":)null(?=[,}])')
+
+
+def _as_javascript(data: bytes) -> bytes:
+    if b":-0.0" in data:
+        data = _NEGATIVE_ZERO.sub(b"0", data)
+    if _MAYBE_EXPONENT.search(data):
+        data = _EXPONENT.sub(_javascript_exponent, data)
+    return _POINT_ZERO.sub(b"", data)
+
+
+def _javascript_exponent(match: re.Match[bytes]) -> bytes:
+    return number_text(float(match[0])).encode()
+
+
+def _unprintable(message: Message) -> MessageError | None:
+    for field, number in _numbers(message):
+        if not isfinite(number):
+            return MessageError(f"{field} is {number}, which JSON cannot say", field=field)
+    return None
+
+
+def _numbers(struct: msgspec.Struct) -> Iterator[tuple[str, float]]:
+    for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        value = getattr(struct, name)
+        if isinstance(value, float):
+            yield key, value
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, msgspec.Struct):
+                    for inner, number in _numbers(item):
+                        yield f"{key}[{index}].{inner}", number
