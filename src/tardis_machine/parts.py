@@ -20,7 +20,8 @@ from xml.etree import ElementTree as ET
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
 
-KAFKA: Final = "org.apache.kafka:kafka_2.13:4.1.0"
+_KAFKA: Final = ("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36")
+"""The broker, and what lets it say why it did not start."""
 _COORDINATES: Final = "coordinates.txt"
 _RETRIEVE_PATTERN: Final = "[artifact]-[revision].[ext]"
 
@@ -62,8 +63,8 @@ def fetch_jars(
 
 def kafka_libs() -> Path:
     """Give the folder of Apache Kafka's jars, to put on a class path as `folder/*`."""
-    directory = parts_dir() / f"kafka-{KAFKA.rpartition(':')[2]}"
-    fetch_jars([KAFKA], directory, transitive=True)
+    directory = parts_dir() / f"kafka-{_KAFKA[0].rpartition(':')[2]}"
+    fetch_jars(_KAFKA, directory, transitive=True)
     return directory
 
 

@@ -1,1 +1,55 @@
 """A real NATS server with JetStream on free ports."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.parts import nats_server
+from tests.servers.process import ServerProcess, free_ports
+
+
+class NatsServer(ServerProcess):
+    """One nats-server with a folder of its own; `settings` is further text of its configuration."""
+
+    def __init__(self, folder: Path, settings: str = "") -> None:
+        [self.port] = free_ports(1)
+        folder.mkdir(parents=True, exist_ok=True)
+        configuration = folder / "nats.conf"
+        configuration.write_text(
+            f'listen: "127.0.0.1:{self.port}"\n'
+            f'jetstream {{ store_dir: "{folder / "data"}" }}\n'
+            f"{settings}\n"
+        )
+        super().__init__(
+            [nats_server(), "-c", configuration], port=self.port, log=folder / "nats.log"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="session")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One server for all tests that leave it alone; each takes a stream of its own."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
+    """Start servers for one test, to be killed and started again by it."""
+    started: list[NatsServer] = []
+
+    def start(settings: str = "") -> NatsServer:
+        server = NatsServer(tmp_path / f"nats-{len(started)}", settings)
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()

@@ -1,0 +1,82 @@
+"""A server program under test: started on free ports, killed and started again at will."""
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_START_TIMEOUT_S = 60.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that are free now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def listens(port: int) -> bool:
+    """Tell whether something accepts connections on a port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+class ServerProcess:
+    """A program that listens on a port and writes a log."""
+
+    def __init__(self, command: Sequence[str | Path], *, port: int, log: Path) -> None:
+        self._command = command
+        self._port = port
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not listens(self._port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                tail = self._log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self._command[0]} did not start:\n{tail}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
