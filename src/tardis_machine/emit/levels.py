@@ -1,0 +1,54 @@
+"""Levels of a book as exchanges write them: raw JSON or pairs, read as price and amount."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tardis_machine.emit.numbers import Number
+
+Pair = Sequence[Number]
+Levels = msgspec.Raw | Sequence[Pair]
+# Raw JSON or decoded levels in, sequences of exactly price and amount out.
+Layout = Callable[[Levels], Sequence[Pair]]
+
+_decode: Final[Callable[[msgspec.Raw], Any]] = msgspec.json.Decoder().decode
+
+
+def _listed(levels: Levels) -> Sequence[Any]:
+    if not isinstance(levels, msgspec.Raw):
+        return levels
+    decoded = _decode(levels)
+    if decoded is None:
+        return ()
+    if not isinstance(decoded, list):
+        raise ValueError(  # noqa: TRY004 - the message is wrong, not the program
+            f"levels are not an array: {bytes(levels)[:80]!r}"
+        )
+    return decoded
+
+
+def PAIRS(levels: Levels) -> Sequence[Pair]:  # noqa: N802 - a constant to those who pass it
+    """[price, amount, …]: strings or numbers; what follows the amount is ignored."""
+    listed = _listed(levels)
+    if listed and len(listed[0]) != 2:
+        return [level[:2] for level in listed]
+    return listed
+
+
+def objects(price_key: str, amount_key: str) -> Layout:
+    """{"price": …, "amount": …} under the exchange's own names."""
+
+    def read(levels: Levels) -> Sequence[Pair]:
+        return [(level[price_key], level[amount_key]) for level in _listed(levels)]
+
+    return read
+
+
+def positions(price: int, amount: int) -> Layout:
+    """Arrays in which price and amount stand at these positions."""
+
+    def read(levels: Levels) -> Sequence[Pair]:
+        return [(level[price], level[amount]) for level in _listed(levels)]
+
+    return read

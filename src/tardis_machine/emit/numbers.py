@@ -1,0 +1,76 @@
+"""Number text exactly as JavaScript prints it."""
+
+from math import isfinite
+from typing import Final
+
+Number = str | bytes | int | float
+
+_CACHE_SIZE: Final = 1 << 16
+# A double keeps every decimal number of up to 15 digits: their text need not go through one.
+_EXACT_LENGTH: Final = 16
+_SAFE_INTEGER: Final = 10**15
+
+
+def of_float(value: float) -> str:
+    """Print a double as JavaScript's Number.prototype.toString does."""
+    if not isfinite(value):
+        raise ValueError(f"not a finite number: {value}")
+    text = repr(value)
+    if "e" not in text:
+        # repr is positional from 1e-4 up to below 1e16, where both languages agree.
+        text = text.removesuffix(".0")
+        return "0" if text == "-0" else text
+    mantissa, exponent = text.split("e")
+    sign = "-" if mantissa[0] == "-" else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    digits = (whole + fraction).rstrip("0") if fraction != "0" else whole
+    # The value is 0.digits times ten to the power of point.
+    point = int(exponent) + 1
+    if 0 < point <= 21:
+        return sign + digits.ljust(point, "0")
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    power = point - 1
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{fraction}e{'+' if power > 0 else '-'}{abs(power)}"
+
+
+def of_text(text: str) -> str:
+    """Canonicalize decimal text; anything that is not a finite number is a ValueError."""
+    if len(text) <= _EXACT_LENGTH and text.isascii():
+        whole, dot, fraction = text.partition(".")
+        if not dot:
+            if whole.isdigit() and (whole[0] != "0" or len(whole) == 1):
+                return whole if len(whole) < _EXACT_LENGTH else of_float(float(whole))
+        elif whole.isdigit() and fraction.isdigit() and (whole[0] != "0" or len(whole) == 1):
+            fraction = fraction.rstrip("0")
+            if not fraction:
+                return whole
+            if whole != "0" or not fraction.startswith("000000"):
+                return f"{whole}.{fraction}"
+    if "_" in text:
+        raise ValueError(f"not a number: {text!r}")
+    return of_float(float(text))
+
+
+class Canonical(dict[Number, str]):
+    """Canonical text by what was found in the raw message; bounded, since amounts seldom end."""
+
+    __slots__ = ()
+
+    def __missing__(self, number: Number) -> str:
+        if isinstance(number, str):
+            text = of_text(number)
+        elif isinstance(number, bytes):
+            text = of_text(number.decode("ascii"))
+        elif isinstance(number, int) and -_SAFE_INTEGER < number < _SAFE_INTEGER:
+            text = str(int(number))
+        else:
+            text = of_float(float(number))
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        self[number] = text
+        return text
+
+
+canonical: Final = Canonical()
