@@ -52,7 +52,7 @@ class Emitter:
         self.exchange = exchange
         self.ignored_changes = 0
         self._allowed: frozenset[str] | None = None
-        self._local = ""
+        self.local = ""
         self._parts: list[str] = []
         sends = datatypes.sent(data_types) if sent is None else frozenset(sent)
         self._sends_trades = "trade" in sends
@@ -76,7 +76,7 @@ class Emitter:
 
     def begin(self, local: str) -> None:
         """Set the local timestamp of what follows, as it is to be printed."""
-        self._local = local
+        self.local = local
 
     def allow(self, symbols: frozenset[str] | None) -> None:
         """Let only these symbols pass; None lets all."""
@@ -100,7 +100,7 @@ class Emitter:
             id_text = f',"id":{quote(id)}' if id is not None else ""
             self._parts.append(
                 f'{self._trade_heads[symbol]}{id_text},"price":{price_text},"amount":{amount_text},'
-                f'"side":"{side}","timestamp":"{time}","localTimestamp":"{self._local}"}}\n'
+                f'"side":"{side}","timestamp":"{time}","localTimestamp":"{self.local}"}}\n'
             )
         if self._bar_types:
             bars = self._bars.get(symbol)
@@ -109,7 +109,7 @@ class Emitter:
                 bars = self._bars[symbol] = [Bar(head, bar_type) for bar_type in self._bar_types]
             ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
             for bar in bars:
-                self._parts.extend(bar.add(price_text, amount_text, side, ms, time, self._local))
+                self._parts.extend(bar.add(price_text, amount_text, side, ms, time, self.local))
 
     def book_change(
         self,
@@ -123,7 +123,7 @@ class Emitter:
         if self._allowed is not None and symbol not in self._allowed:
             return
         time = text_of(timestamp)
-        local = self._local
+        local = self.local
         due: list[str] | None = None
         if self._snapshot_types:
             snapshots = self._snapshots.get(symbol)
@@ -251,7 +251,7 @@ class Emitter:
         theta: Number | None = None,
         rho: Number | None = None,
         underlying_price: Number | None = None,
-        underlying_index: str,
+        underlying_index: str | None = None,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
             return
@@ -282,18 +282,20 @@ class Emitter:
         ):
             if number is not None:
                 text += f',"{key}":{canonical[number]}'
-        self._end(f'{text},"underlyingIndex":{quote(underlying_index)}', timestamp)
+        if underlying_index is not None:
+            text += f',"underlyingIndex":{quote(underlying_index)}'
+        self._end(text, timestamp)
 
     def disconnect(self, symbols: Sequence[str] | None = None) -> None:
         listed = "" if symbols is None else f',"symbols":[{",".join(map(quote, symbols))}]'
         self._parts.append(
             f'{{"type":"disconnect","exchange":{quote(self.exchange)},'
-            f'"localTimestamp":"{self._local}"{listed}}}\n'
+            f'"localTimestamp":"{self.local}"{listed}}}\n'
         )
 
     def error(self, details: str, count: int) -> None:
         self._parts.append(
-            f'{{"type":"error","exchange":{quote(self.exchange)},"localTimestamp":"{self._local}",'
+            f'{{"type":"error","exchange":{quote(self.exchange)},"localTimestamp":"{self.local}",'
             f'"details":{quote(details)},"subSequentErrorsCount":{count}}}\n'
         )
 
@@ -310,5 +312,5 @@ class Emitter:
 
     def _end(self, text: str, timestamp: Time) -> None:
         self._parts.append(
-            f'{text},"timestamp":"{text_of(timestamp)}","localTimestamp":"{self._local}"}}\n'
+            f'{text},"timestamp":"{text_of(timestamp)}","localTimestamp":"{self.local}"}}\n'
         )
