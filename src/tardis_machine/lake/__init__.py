@@ -1,0 +1,1 @@
+"""The lakehouse spine: normalized events as Bronze and Silver Delta tables, on Spark."""

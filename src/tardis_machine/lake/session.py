@@ -1,0 +1,120 @@
+"""The Spark session: built with sensible local settings, or someone else's, checked."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tardis_machine.extras import require
+from tardis_machine.lake import jars
+from tardis_machine.lake.errors import SessionError
+from tardis_machine.parts import PartError, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+
+DELTA_SETTINGS: Final[dict[str, str]] = {
+    "spark.sql.extensions": _DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""What Delta Lake needs of any session."""
+
+TABLE_SETTINGS: Final[dict[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+"""What the jobs rely on; set on every session, wherever it came from."""
+
+LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    # Delta's 50 cost seconds a query on tables of a few thousand files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    "spark.log.level": "ERROR",
+}
+"""Defaults on this machine; a setting given to `session` replaces its default."""
+
+
+def session(
+    *,
+    master: str | None = None,
+    name: str = "tardis-machine",
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """Give a session that can read and write the tables.
+
+    An active session, SPARK_REMOTE and spark-submit are used as they are; otherwise one is
+    started on `master` (local[*] when not given) with the jars, fetched once.
+    """
+    require("pyspark", extra="spark")
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
+
+    chosen = dict(settings or {})
+    builder = SparkSession.builder.appName(name)
+    foreign = (
+        SparkSession.getActiveSession() is not None
+        or "SPARK_REMOTE" in os.environ
+        or "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit's
+    )
+    if foreign:
+        if master is not None:
+            raise SessionError(
+                f"--master {master} cannot be applied: there is a Spark session already, by "
+                "SPARK_REMOTE, spark-submit or this process"
+            )
+    else:
+        chosen = _own_settings(master, chosen)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    return prepared(spark)
+
+
+def prepared(spark: "SparkSession") -> "SparkSession":
+    """Check that a session can work on the tables, and set what the jobs rely on."""
+    if _DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        settings = " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
+        raise SessionError(
+            "this Spark session has no Delta Lake. Start it with "
+            f"--packages {jars.packages()} {settings}"
+        )
+    for key, value in TABLE_SETTINGS.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    try:
+        java()
+    except PartError as error:
+        raise SessionError(f"Spark needs Java: {error}") from error
+    where = master or given.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]"
+    # Workers must run this very Python, and everything on loopback unless told otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    local = where.startswith("local")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # A cluster of processes on this machine starts its executors from here.
+        pyspark = require("pyspark", extra="spark")
+        os.environ.setdefault("SPARK_HOME", str(Path(str(pyspark.__file__)).parent))
+    chosen = {"spark.master": where, **DELTA_SETTINGS, **(LOCAL_SETTINGS if local else {}), **given}
+    if "spark.jars.packages" not in chosen:
+        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars.jars()))
+    if "spark.sql.extensions" in given:
+        chosen["spark.sql.extensions"] = _joined(given["spark.sql.extensions"], [_DELTA_EXTENSION])
+    return chosen
+
+
+def _joined(given: str | None, more: "map[str] | list[str]") -> str:
+    return ",".join(dict.fromkeys([*(given.split(",") if given else []), *more]))
