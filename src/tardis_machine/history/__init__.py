@@ -1,0 +1,26 @@
+"""History: the Tardis API's slices, their cache on disk, and what reads them."""
+
+from tardis_machine.history.errors import (
+    CacheError,
+    CorruptSliceError,
+    HistoryError,
+    ReaderClosedError,
+    RetriesExhaustedError,
+)
+from tardis_machine.history.filters import Filter, normalize, to_json
+from tardis_machine.history.history import History, default_cache_dir
+from tardis_machine.history.reader import Reader
+
+__all__ = [
+    "CacheError",
+    "CorruptSliceError",
+    "Filter",
+    "History",
+    "HistoryError",
+    "Reader",
+    "ReaderClosedError",
+    "RetriesExhaustedError",
+    "default_cache_dir",
+    "normalize",
+    "to_json",
+]

@@ -1,0 +1,252 @@
+"""The cache on disk, in the layout of the official clients."""
+
+import io
+import logging
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tardis_machine.history.errors import CacheError
+from tardis_machine.history.pieces import verify
+
+log = logging.getLogger(__name__)
+
+MINUTE: Final = 60_000_000
+"""A minute in microseconds; slices are counted in minutes since the epoch."""
+
+LONGEST_SLICE: Final = 24 * 60
+"""How far before a minute a cached file that covers it is looked for."""
+
+_NAME: Final = re.compile(r"(\d\d)(?:\.size-([1-9]\d*))?\.json\.(?:gz|zst)")
+
+
+class CachedSlice(NamedTuple):
+    """A file that holds `minutes` minutes from minute `start` on."""
+
+    start: int
+    minutes: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        return self.start + self.minutes
+
+
+class Cache:
+    """Slices as files: `feeds/{exchange}/{key}/{year}/{month}/{day}/{hour}/{minute}…`."""
+
+    def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._pinned: Counter[Path] = Counter()
+        self._verified: dict[Path, tuple[int, int]] = {}
+        self._estimate: int | None = None
+
+    def path(self, exchange: str, key: str, start: int, minutes: int, suffix: str) -> Path:
+        """Where a slice is kept; `suffix` is `gz` or `zst`."""
+        minute = datetime.fromtimestamp(start * 60, UTC)
+        size = "" if minutes == 1 else f".size-{minutes}"
+        return self._hour(exchange, key, start) / f"{minute:%M}{size}.json.{suffix}"
+
+    def _hour(self, exchange: str, key: str, minute: int) -> Path:
+        moment = datetime.fromtimestamp(minute * 60, UTC)
+        return self.directory / "feeds" / exchange / key / f"{moment:%Y/%m/%d/%H}"
+
+    def slices(self, exchange: str, key: str, hour: int) -> Iterator[CachedSlice]:
+        """Yield the slices that start in an hour (counted since the epoch)."""
+        directory = self._hour(exchange, key, hour * 60)
+        try:
+            names = os.listdir(directory)  # noqa: PTH208 - one object per file costs too much here
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name in names:
+            if match := _NAME.fullmatch(name):
+                minute, minutes = match.groups()
+                yield CachedSlice(hour * 60 + int(minute), int(minutes or 1), directory / name)
+
+    def store(self, path: Path, chunks: Iterable[bytes]) -> None:
+        """Write a slice under a name nobody looks at; give it its own once it proved sound.
+
+        The file is pinned: whoever asked for it has yet to read it.
+        """
+        unique = f"{os.getpid()}-{threading.get_ident()}"
+        temporary = path.with_name(f".{path.name}.{unique}.unfinished{path.suffix}")
+        try:
+            with self._create(temporary) as file:
+                for chunk in chunks:
+                    try:
+                        file.write(chunk)
+                    except OSError as error:
+                        raise CacheError(temporary, error) from None
+            verify(temporary)
+            self.mark_verified(temporary, named=path)
+            self.pin(path)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if self.max_bytes is not None:
+            with self._lock:
+                if self._estimate is not None:
+                    self._estimate += _size(path)
+            self.evict()
+
+    def _create(self, path: Path) -> io.FileIO:
+        # Unbuffered, so that a full disk shows at the write that meets it.
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb", buffering=0)
+        except OSError as error:
+            raise CacheError(path, error) from None
+
+    def discard(self, path: Path) -> None:
+        """Remove a file that turned out to be bad."""
+        self._verified.pop(path, None)
+        path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove every slice; what else the directory may hold is left alone."""
+        feeds = self.directory / "feeds"
+        if feeds.is_dir() and not feeds.is_symlink():
+            shutil.rmtree(feeds)
+        self._verified.clear()
+        log.info("cache cleared", extra={"directory": str(self.directory)})
+
+    def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
+        """Remember that a file was read to its end without a fault."""
+        status = path.stat()
+        self._verified[named or path] = (status.st_size, status.st_mtime_ns)
+
+    def is_verified(self, path: Path) -> bool:
+        """Tell whether this process has read exactly this file before."""
+        known = self._verified.get(path)
+        if known is None:
+            return False
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return False
+        return known == (status.st_size, status.st_mtime_ns)
+
+    def pin(self, path: Path) -> None:
+        """Keep a file from eviction until a reader is done with it."""
+        with self._lock:
+            self._pinned[path] += 1
+
+    def unpin(self, path: Path) -> None:
+        with self._lock:
+            self._pinned[path] -= 1
+            if self._pinned[path] <= 0:
+                del self._pinned[path]
+        self.evict()
+
+    def is_full_of_pinned(self) -> bool:
+        """Tell whether fetching further ahead would exceed the bound with nothing to evict."""
+        if self.max_bytes is None:
+            return False
+        with self._lock:
+            pinned = list(self._pinned)
+        return sum(_size(path) for path in pinned) >= self.max_bytes
+
+    def evict(self) -> None:
+        """Remove the oldest files, except those about to be read, until the bound holds."""
+        if self.max_bytes is None:
+            return
+        with self._lock:
+            if self._estimate is not None and self._estimate <= self.max_bytes:
+                return
+            files = sorted(_files(self.directory / "feeds"))
+            total = sum(size for _, size, _ in files)
+            removed = 0
+            for _, size, path in files:
+                if total <= self.max_bytes:
+                    break
+                if path in self._pinned:
+                    continue
+                path.unlink(missing_ok=True)
+                self._verified.pop(path, None)
+                total -= size
+                removed += 1
+            self._estimate = total
+        if removed:
+            log.info("cache evicted", extra={"files": removed, "bytes": total})
+
+
+class Coverage:
+    """Which cached files cover the minutes of one replay; each hour is listed once."""
+
+    def __init__(self, cache: Cache, exchange: str, keys: Sequence[str]) -> None:
+        self._cache = cache
+        self._exchange = exchange
+        self._keys = keys
+        self._listed_from = self._listed_to = 0
+        self._covering: dict[int, CachedSlice] = {}
+
+    def add(self, cached: CachedSlice) -> None:
+        """Note a file; of several that cover a minute the one that reaches furthest counts."""
+        for minute in range(cached.start, cached.end):
+            known = self._covering.get(minute)
+            if known is None or known.end < cached.end:
+                self._covering[minute] = cached
+
+    def forget(self, cached: CachedSlice) -> None:
+        """Drop a file that proved bad or is gone."""
+        for minute in range(cached.start, cached.end):
+            if self._covering.get(minute) == cached:
+                del self._covering[minute]
+
+    def drop_before(self, minute: int) -> None:
+        """Forget what lies behind, so that a replay of years holds a day."""
+        for each in [each for each in self._covering if each < minute]:
+            del self._covering[each]
+
+    def at(self, minute: int) -> CachedSlice | None:
+        """The file that covers a minute and reaches furthest."""
+        hour = minute // 60
+        if not self._listed_from <= hour < self._listed_to:
+            self._list(hour)
+        return self._covering.get(minute)
+
+    def gap(self, minute: int, limit: int) -> int:
+        """How many minutes from `minute` on, at most `limit`, no file covers."""
+        for length in range(limit):
+            if self.at(minute + length) is not None:
+                return length
+        return limit
+
+    def _list(self, hour: int) -> None:
+        first = hour - LONGEST_SLICE // 60
+        if self._listed_from <= hour and first < self._listed_to:
+            first = self._listed_to
+        else:
+            self._listed_from = hour
+        for each in range(first, hour + 1):
+            for key in self._keys:
+                for cached in self._cache.slices(self._exchange, key, each):
+                    self.add(cached)
+        self._listed_to = hour + 1
+
+
+def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if _NAME.fullmatch(name):
+                path = Path(parent, name)
+                try:
+                    status = path.stat()
+                except FileNotFoundError:
+                    continue
+                yield status.st_mtime_ns, status.st_size, path
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

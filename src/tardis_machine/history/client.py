@@ -1,0 +1,328 @@
+"""The Tardis API over HTTP: one slice at a time, streamed to disk, tried again when it fails."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
+
+import msgspec
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+from tardis_machine import __version__
+from tardis_machine.history.cache import Cache, CachedSlice
+from tardis_machine.history.errors import (
+    CorruptSliceError,
+    HistoryError,
+    ReaderClosedError,
+    RetriesExhaustedError,
+)
+
+log = logging.getLogger(__name__)
+
+DEFAULT_ENDPOINT: Final = "https://api.tardis.dev/v1"
+MAX_TRIES: Final = 30
+
+_FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
+_MAX_DELAY_S: Final = 120.0
+_THROTTLED_EXTRA_S: Final = 60.0
+_CHUNK_BYTES: Final = 1 << 16
+_MAX_ERROR_BYTES: Final = 4096
+_TIMEOUT: Final = urllib3.Timeout(connect=15, read=60)
+
+
+class SliceRequest(NamedTuple):
+    """One call: `minutes` minutes of `exchange` from minute `start` on."""
+
+    exchange: str
+    key: str
+    filters: str
+    origin: int
+    start: int
+    minutes: int
+
+
+class FetchedSlice(NamedTuple):
+    """What a call gave: the file in the cache, and how much to ask for next."""
+
+    cached: CachedSlice
+    suggested_minutes: int | None
+
+
+class Abort:
+    """Lets another thread end a fetch at once, whatever it is waiting for."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._lock = threading.Lock()
+        self._connection: _AbortableConnection | None = None
+
+    def hold(self, connection: "_AbortableConnection | None") -> None:
+        """Name the connection to shut down; None when the fetch is done with it."""
+        with self._lock:
+            self._connection = connection
+
+    def set(self) -> None:
+        """End the fetch: wake it from a pause, cut its connection."""
+        self.event.set()
+        with self._lock:
+            connection = self._connection
+            # Read to its end, a connection returns to the pool and may serve another by now.
+            if connection is not None and connection.abort is self and connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def raise_if_set(self) -> None:
+        if self.event.is_set():
+            raise ReaderClosedError("the replay was closed before its data was fetched")
+
+
+_current: Final = threading.local()
+"""The abort of the fetch this thread is at, for the connection the pool hands out."""
+
+
+class _AbortableConnection(HTTPConnection):
+    """Tells the fetch that uses it, so that another thread can cut it."""
+
+    abort: Abort | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        self._claim()
+
+    def request(self, *args: object, **options: object) -> None:
+        self._claim()
+        super().request(*args, **options)  # type: ignore[arg-type]
+
+    def _claim(self) -> None:
+        abort: Abort = _current.abort
+        self.abort = abort
+        abort.hold(self)
+        abort.raise_if_set()
+
+
+class _AbortableHTTPSConnection(_AbortableConnection, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _AbortableConnection
+
+
+class _HTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = _AbortableHTTPSConnection
+
+
+class Client:
+    """Fetches slices into a cache. Shared by threads; each call blocks the one that makes it."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        endpoint: str = DEFAULT_ENDPOINT,
+        api_key: str = "",
+        max_tries: int = MAX_TRIES,
+        max_connections: int = 1,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._cache = cache
+        self._endpoint = endpoint.rstrip("/")
+        self._api_key = api_key
+        self._max_tries = max_tries
+        self._sleep = sleep
+        self._headers = {
+            "Accept-Encoding": "zstd, gzip",
+            "User-Agent": f"tardis-machine-python/{__version__}",
+        }
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._pools = _pool_manager(self._endpoint, max_connections)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._pools.clear()
+
+    def fetch(self, request: SliceRequest, abort: Abort) -> FetchedSlice:
+        """Fetch a slice, trying again as often as the API's rules allow."""
+        for attempt in range(1, self._max_tries + 1):
+            abort.raise_if_set()
+            try:
+                return self._try(request, abort)
+            except _PassingError as error:
+                abort.raise_if_set()
+                if attempt == self._max_tries:
+                    raise RetriesExhaustedError(
+                        f"{error} ({request.exchange}, {_iso(request.start)}, "
+                        f"given up after {attempt} tries)",
+                        status=error.status,
+                        exchange=request.exchange,
+                    ) from None
+                delay = error.delay(attempt)
+                log.warning(
+                    "slice fetch failed",
+                    extra={
+                        "exchange": request.exchange,
+                        "minute": _iso(request.start),
+                        "attempt": attempt,
+                        "retry_in_s": delay,
+                        "error": str(error),
+                    },
+                )
+                self._pause(delay, abort)
+        raise AssertionError("max_tries is below 1")
+
+    def _pause(self, delay: float, abort: Abort) -> None:
+        if self._sleep is None:
+            abort.event.wait(delay)
+        else:
+            self._sleep(delay)
+
+    def _try(self, request: SliceRequest, abort: Abort) -> FetchedSlice:
+        _current.abort = abort
+        try:
+            response = self._pools.request(
+                "GET",
+                self._url(request),
+                headers=self._headers,
+                preload_content=False,
+                redirect=False,
+                retries=False,
+                timeout=_TIMEOUT,
+            )
+            try:
+                if response.status != 200:
+                    raise self._error(request, response)
+                return self._store(request, response, abort)
+            finally:
+                # Read to its end it is back in the pool already; otherwise it is of no more use.
+                response.close()
+                response.release_conn()
+        except CorruptSliceError as error:
+            raise _PassingError(f"the API sent a bad slice: {error.reason}") from None
+        except (HTTPError, OSError) as error:
+            abort.raise_if_set()
+            raise _PassingError(self._redact(_describe(error, self._endpoint))) from None
+        finally:
+            abort.hold(None)
+
+    def _url(self, request: SliceRequest) -> str:
+        url = (
+            f"{self._endpoint}/data-feeds/{request.exchange}?from={_iso(request.origin)}"
+            f"&offset={request.start - request.origin}&compression=zstd"
+        )
+        if request.minutes > 1:
+            url += f"&sliceSize={request.minutes}"
+        if request.filters != "[]":
+            url += f"&filters={quote(request.filters, safe='')}"
+        return url
+
+    def _store(
+        self, request: SliceRequest, response: BaseHTTPResponse, abort: Abort
+    ) -> FetchedSlice:
+        minutes = _count(response.headers.get("x-slice-size"))
+        if minutes is None:
+            raise HistoryError(
+                f"the API's answer for {request.exchange} lacks a valid x-slice-size header, "
+                "without which it is not known which minutes it holds",
+                status=502,
+                exchange=request.exchange,
+            )
+        encoding = response.headers.get("content-encoding", "gzip").strip().lower()
+        if encoding not in {"gzip", "zstd"}:
+            raise HistoryError(
+                f"the API's answer for {request.exchange} has content-encoding {encoding}; "
+                "gzip and zstd are understood",
+                status=502,
+                exchange=request.exchange,
+            )
+        suffix = "zst" if encoding == "zstd" else "gz"
+        path = self._cache.path(request.exchange, request.key, request.start, minutes, suffix)
+        self._cache.store(path, _body(response, abort))
+        return FetchedSlice(
+            CachedSlice(request.start, minutes, path),
+            _count(response.headers.get("x-suggested-slice-size")),
+        )
+
+    def _error(self, request: SliceRequest, response: BaseHTTPResponse) -> Exception:
+        status = response.status
+        body = response.read(_MAX_ERROR_BYTES, decode_content=True).decode(errors="replace")
+        text = self._redact(_message(body)) or response.reason or "no further information"
+        described = f"the Tardis API answered {status}: {text}"
+        if (status in _FINAL_STATUSES or 300 <= status < 400) and not (
+            status == 400 and "ISO 8601 format" in body
+        ):
+            return HistoryError(
+                f"{described} ({request.exchange}, {_iso(request.start)})",
+                status=status,
+                exchange=request.exchange,
+            )
+        return _PassingError(described, status, _count(response.headers.get("retry-after")))
+
+    def _redact(self, text: str) -> str:
+        return text.replace(self._api_key, "***") if self._api_key else text
+
+
+class _PassingError(Exception):
+    """A failure worth another try."""
+
+    def __init__(self, text: str, status: int | None = None, wait_s: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self._wait_s = wait_s
+
+    def delay(self, attempt: int) -> float:
+        """2^n seconds up to two minutes; a minute more when throttled, doubled on a 500."""
+        delay: float = min(2.0**attempt, _MAX_DELAY_S)
+        if self.status == 429:
+            return max(delay + _THROTTLED_EXTRA_S, min(self._wait_s or 0, 600.0))
+        return delay * 2 if self.status == 500 else delay
+
+
+def _body(response: BaseHTTPResponse, abort: Abort) -> Iterator[bytes]:
+    for chunk in response.stream(_CHUNK_BYTES, decode_content=False):
+        abort.raise_if_set()
+        yield chunk
+
+
+def _pool_manager(endpoint: str, max_connections: int) -> urllib3.PoolManager:
+    scheme = endpoint.partition(":")[0]
+    proxy = getproxies().get(scheme)
+    host = urllib3.util.parse_url(endpoint).host
+    if proxy and host and not proxy_bypass(host):
+        pools: urllib3.PoolManager = urllib3.ProxyManager(proxy, maxsize=max_connections)
+    else:
+        pools = urllib3.PoolManager(maxsize=max_connections)
+    pools.pool_classes_by_scheme = {"http": _Pool, "https": _HTTPSPool}
+    return pools
+
+
+def _iso(minute: int) -> str:
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}:00.000Z"
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def _message(body: str) -> str:
+    with suppress(msgspec.MsgspecError):
+        decoded = msgspec.json.decode(body)
+        if isinstance(decoded, dict):
+            for name in ("message", "error", "title"):
+                if isinstance(text := decoded.get(name), str):
+                    return text
+    return " ".join(body.split())[:500]
+
+
+def _describe(error: Exception, endpoint: str) -> str:
+    # urllib3's own texts contain the pool's address in memory and say little.
+    return f"{endpoint} could not be read: {type(error).__name__}: {error}"

@@ -1,0 +1,44 @@
+"""What can go wrong between the Tardis API, its cache on disk and a reader."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from tardis_machine.errors import TardisMachineError
+
+
+class HistoryError(TardisMachineError):
+    """History cannot be had; `status` is the upstream's HTTP status where there was one."""
+
+    def __init__(self, message: str, *, status: int | None = None, exchange: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.exchange = exchange
+
+
+class RetriesExhaustedError(HistoryError):
+    """The API kept failing in ways that usually pass."""
+
+    retriable: ClassVar[bool] = True
+
+
+class ReaderClosedError(HistoryError):
+    """The reader, or the history it belongs to, was closed while something waited for it."""
+
+
+class CacheError(HistoryError):
+    """The cache directory cannot be written."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"the cache cannot be written: {path}: {error.strerror or error}")
+        self.path = path
+
+
+class CorruptSliceError(TardisMachineError):
+    """A slice's file does not decompress to its end."""
+
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"corrupt slice {path}: {reason}")
+        self.path = path
+        self.reason = reason

@@ -1,0 +1,137 @@
+"""The fetches under way: bounded for the whole process, shared, taken from each replay in turn."""
+
+import threading
+from collections import deque
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from tardis_machine.history.cache import Cache
+from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
+from tardis_machine.history.errors import ReaderClosedError
+
+MAX_FETCHES: Final = 60
+
+_IDLE_S: Final = 5.0
+
+
+class Fetch:
+    """Slices fetched one after the other by one thread, for one or more replays."""
+
+    def __init__(self, requests: Sequence[SliceRequest], key: tuple[SliceRequest, ...]) -> None:
+        self.requests = requests
+        self.key = key
+        self.future: Future[list[FetchedSlice]] = Future()
+        # Running from the start: a waiter that gives up must not cancel it for the others.
+        self.future.set_running_or_notify_cancel()
+        self.abort = Abort()
+        self.users = 1
+        self.kept: list[FetchedSlice] = []
+        """Its files, kept from eviction while a replay has yet to read them."""
+
+
+class Fetches:
+    """Threads, started as needed, that work through the fetches of all replays."""
+
+    def __init__(self, client: Client, cache: Cache, limit: int = MAX_FETCHES) -> None:
+        self._client = client
+        self._cache = cache
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._waiting: dict[Hashable, deque[Fetch]] = {}
+        self._shared: dict[tuple[SliceRequest, ...], Fetch] = {}
+        self._queued = 0
+        self._threads = 0
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, replay: Hashable, requests: Sequence[SliceRequest]) -> Fetch:
+        """Queue slices for a replay, or join the fetch that another has under way for them."""
+        # The request's origin is this replay's own; what is fetched does not depend on it.
+        key = tuple(request._replace(origin=0) for request in requests)
+        with self._changed:
+            if self._closed:
+                raise ReaderClosedError("the history was closed")
+            if (shared := self._shared.get(key)) is not None:
+                shared.users += 1
+                return shared
+            fetch = self._shared[key] = Fetch(requests, key)
+            self._waiting.setdefault(replay, deque()).append(fetch)
+            self._queued += 1
+            if self._queued <= self._idle:
+                self._changed.notify()
+            elif self._threads < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._work, name="tardis-fetch", daemon=True).start()
+            return fetch
+
+    def release(self, fetch: Fetch) -> None:
+        """Say that a replay is done with a fetch and its files; nobody left, it ends at once."""
+        with self._changed:
+            fetch.users -= 1
+            if fetch.users:
+                return
+            self._forget(fetch)
+            kept, fetch.kept = fetch.kept, []
+        fetch.abort.set()
+        self._unpin(kept)
+
+    def close(self) -> None:
+        """End every fetch."""
+        with self._changed:
+            self._closed = True
+            fetches = list(self._shared.values())
+            waiting = [fetch for queue in self._waiting.values() for fetch in queue]
+            self._waiting.clear()
+            self._queued = 0
+            self._shared.clear()
+            self._changed.notify_all()
+        for fetch in fetches:
+            fetch.abort.set()
+        for fetch in waiting:
+            fetch.future.set_exception(ReaderClosedError("the history was closed"))
+
+    def _forget(self, fetch: Fetch) -> None:
+        if self._shared.get(fetch.key) is fetch:
+            del self._shared[fetch.key]
+
+    def _work(self) -> None:
+        while (fetch := self._next()) is not None:
+            fetched: list[FetchedSlice] = []
+            try:
+                fetched.extend(self._client.fetch(each, fetch.abort) for each in fetch.requests)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the future is read
+                self._unpin(fetched)
+                with self._changed:
+                    self._forget(fetch)
+                fetch.future.set_exception(error)
+            else:
+                with self._changed:
+                    self._forget(fetch)
+                    wanted = fetch.users > 0
+                    fetch.kept = fetched if wanted else []
+                if not wanted:
+                    self._unpin(fetched)
+                fetch.future.set_result(fetched)
+
+    def _unpin(self, fetched: Sequence[FetchedSlice]) -> None:
+        for each in fetched:
+            self._cache.unpin(each.cached.path)
+
+    def _next(self) -> Fetch | None:
+        with self._changed:
+            while not self._waiting:
+                self._idle += 1
+                woken = self._changed.wait(_IDLE_S)
+                self._idle -= 1
+                if self._closed or (not woken and not self._waiting):
+                    self._threads -= 1
+                    return None
+            replay, queue = next(iter(self._waiting.items()))
+            # To the end of the line, so that a long replay does not starve a short one.
+            del self._waiting[replay]
+            fetch = queue.popleft()
+            self._queued -= 1
+            if queue:
+                self._waiting[replay] = queue
+            return fetch

@@ -1,0 +1,102 @@
+"""The door to history: one per process, shared by every replay in it."""
+
+import re
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Self
+
+import tardis_machine.sample as sample_data
+from tardis_machine.history.cache import MINUTE, Cache
+from tardis_machine.history.client import DEFAULT_ENDPOINT, MAX_TRIES, Client, SliceRequest
+from tardis_machine.history.errors import HistoryError
+from tardis_machine.history.fetches import MAX_FETCHES, Fetches
+from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
+from tardis_machine.history.reader import Reader
+
+_EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+class History:
+    """Slices of exchanges' messages: cached on disk, fetched where they are missing.
+
+    With `sample` the bundled sample data is all there is, and the network is never used.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str = DEFAULT_ENDPOINT,
+        api_key: str = "",
+        cache_dir: Path | str | None = None,
+        cache_max_bytes: int | None = None,
+        sample: bool = False,
+        max_tries: int = MAX_TRIES,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self._sample = sample
+        directory = sample_data.cache_dir() if sample else Path(cache_dir or default_cache_dir())
+        self.cache = Cache(directory, None if sample else cache_max_bytes)
+        self._client = Client(
+            self.cache,
+            endpoint=endpoint,
+            api_key=api_key,
+            max_tries=max_tries,
+            max_connections=MAX_FETCHES,
+            sleep=sleep,
+        )
+        self._fetches = Fetches(self._client, self.cache)
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="tardis-cache")
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, exchange: str, filters: Sequence[Filter], start: int, end: int) -> Reader:
+        """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes)."""
+        # The name becomes part of a path and of a URL.
+        if not _EXCHANGE.fullmatch(exchange):
+            raise HistoryError(f"not an exchange's name: {exchange!r}", status=400)
+        first, last = start // MINUTE, end // MINUTE
+        if first >= last:
+            raise HistoryError("from must be at least a minute before to", status=400)
+        normalized = normalize(filters)
+        keys, select = cache_keys(normalized), None
+        if self._sample:
+            sample_data.check(exchange, first * MINUTE, last * MINUTE)
+            keys, select = cache_keys([]), sample_data.selection(exchange, normalized)
+        request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
+        reader = Reader(
+            request,
+            last,
+            keys=keys,
+            cache=self.cache,
+            fetches=None if self._sample else self._fetches,
+            workers=self._workers,
+            select=select,
+        )
+        self._readers.add(reader)
+        return reader
+
+    def clear_cache(self) -> None:
+        """Remove every cached slice; the bundled sample data stays."""
+        if not self._sample:
+            self.cache.clear()
+
+    def close(self) -> None:
+        """End every replay and every fetch at once."""
+        for reader in list(self._readers):
+            reader.close()
+        self._fetches.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+
+def default_cache_dir() -> Path:
+    """Where the official clients keep theirs."""
+    return Path(tempfile.gettempdir(), ".tardis-cache")

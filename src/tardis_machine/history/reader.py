@@ -1,0 +1,392 @@
+"""A replay's lines in order: from the cache where it has them, from the API where it has not."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final, Self
+
+from tardis_machine.history.cache import Cache, CachedSlice, Coverage
+from tardis_machine.history.client import SliceRequest
+from tardis_machine.history.errors import CorruptSliceError, HistoryError, ReaderClosedError
+from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
+from tardis_machine.history.pieces import Window, first_stamp, last_stamp, pieces, verify
+
+log = logging.getLogger(__name__)
+
+Select = Callable[[bytes], bytes]
+"""Keeps the lines of a piece that were asked for."""
+
+_VERIFY_AHEAD: Final = 3
+_MAX_REFETCHES: Final = 2
+_HOUR: Final = 60
+_DAY: Final = 24 * _HOUR
+
+
+class _Segment:
+    """Minutes that one file serves: there already, or being fetched."""
+
+    def __init__(
+        self, start: int, end: int, *, cached: CachedSlice | None = None, fetch: Fetch | None = None
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.cached = cached
+        self.fetch = fetch
+        self.verification: Future[CorruptSliceError | None] | None = None
+        self.refetches = 0
+        self.delivered: list[bytes] = []
+        """The last pieces given out: enough to find the place again in another copy."""
+
+
+class Reader:
+    """Iterates over pieces of whole lines; made by `History.read`, used by one thread at a time."""
+
+    def __init__(
+        self,
+        request: SliceRequest,
+        end: int,
+        *,
+        keys: tuple[str, ...],
+        cache: Cache,
+        fetches: Fetches | None,
+        workers: ThreadPoolExecutor,
+        select: Select | None = None,
+    ) -> None:
+        self._request = request
+        self._end = end
+        self._keys = keys
+        self._cache = cache
+        self._fetches = fetches
+        self._workers = workers
+        self._select = select
+        self._coverage = self._list_coverage()
+        self._slice_minutes = 1
+        self._segments: deque[_Segment] = deque()
+        self._planned = self._done = request.start
+        self._pieces: Iterator[bytes] | None = None
+        self._window: Window | None = None
+        self._skip = 0
+        self._closed = False
+        self._probed = False
+        self._probe: Fetch | None = None
+        self._opening: Future[None] = workers.submit(self._open)
+
+    @property
+    def total_minutes(self) -> int:
+        """How many minutes the replay spans."""
+        return self._end - self._request.start
+
+    @property
+    def done_minutes(self) -> int:
+        """How many of them were read to their end."""
+        return self._done - self._request.start
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def pending(self) -> Future[object] | None:
+        """What the next piece has to wait for; None if it is there, or the end or an error is."""
+        if self._closed or self._pieces is not None:
+            return None
+        return self._unfinished()
+
+    def __next__(self) -> bytes:
+        """Return the next piece; block while its slice is being fetched."""
+        while not self._closed:
+            try:
+                if self._pieces is None:
+                    while (waits := self._unfinished()) is not None:
+                        waits.exception()
+                    self._raise_failure()
+                    if not self._segments:
+                        self.close()
+                        break
+                    self._begin(self._segments[0])
+                if piece := self._read(self._segments[0]):
+                    return piece
+            except BaseException:
+                self.close()
+                raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the fetches at once; harmless when repeated."""
+        self._closed = True
+        self._pieces = None
+        if self._probe is not None:
+            self._release(self._probe)
+            self._probe = None
+        while self._segments:
+            self._finish(self._segments.popleft())
+
+    # Opening: what is missing at either end is fetched before anything is given out, so that a
+    # wrong key or a day that is not there yet shows at once.
+
+    def _open(self) -> None:
+        first = self._first_missing()
+        if first is None:
+            return
+        if self._fetches is None:
+            raise HistoryError(
+                f"no data for {self._request.exchange} at {_iso(first)}",
+                status=404,
+                exchange=self._request.exchange,
+            )
+        minutes = dict.fromkeys((self._last_missing(first), first))
+        self._probe = self._submit([self._slice(minute, 1) for minute in minutes])
+        if self._closed:
+            self._release(self._probe)
+
+    def _list_coverage(self) -> Coverage:
+        return Coverage(self._cache, self._request.exchange, self._keys)
+
+    def _first_missing(self) -> int | None:
+        coverage = self._list_coverage()
+        minute = self._request.start
+        while minute < self._end:
+            cached = coverage.at(minute)
+            if cached is None:
+                return minute
+            minute = cached.end
+            if minute % _DAY == 0:
+                coverage.drop_before(minute)
+        return None
+
+    def _last_missing(self, first: int) -> int:
+        minute = self._end - 1
+        while minute > first:
+            # A day at a time: a replay may span years, and mostly be there.
+            coverage, border = self._list_coverage(), max(first, minute - _DAY)
+            coverage.at(border)
+            while minute > border and (cached := coverage.at(minute)) is not None:
+                minute = cached.start - 1
+            if minute > border:
+                return minute
+        return first
+
+    def _unfinished(self) -> Future[object] | None:
+        waits: Future[object]
+        if not self._opening.done():
+            waits = self._opening  # type: ignore[assignment]
+            return waits
+        if self._opening.exception() is not None:
+            return None
+        if self._probe is not None and not self._probed:
+            waits = self._probe.future  # type: ignore[assignment]
+            if not waits.done():
+                return waits
+            if waits.exception() is not None:
+                return None
+            self._probed = True
+            suggested = []
+            for fetched in self._probe.future.result():
+                self._coverage.add(fetched.cached)
+                suggested.append(fetched.suggested_minutes or 1)
+            self._adapt(min(suggested))
+        self._plan()
+        return self._settle(self._segments[0]) if self._segments else None
+
+    def _raise_failure(self) -> None:
+        self._opening.result()
+        if self._probe is not None:
+            self._probe.future.result()
+
+    # Planning: which file serves which minutes, and what is fetched ahead.
+
+    def _plan(self) -> None:
+        while self._planned < self._end and len(self._segments) < MAX_FETCHES:
+            cached = self._coverage.at(self._planned)
+            if cached is not None:
+                self._cache.pin(cached.path)
+                segment = _Segment(self._planned, min(self._end, cached.end), cached=cached)
+            else:
+                if self._segments and self._cache.is_full_of_pinned():
+                    break
+                limit = min(self._slice_minutes, self._end - self._planned)
+                minutes = self._coverage.gap(self._planned, limit)
+                fetch = self._submit([self._slice(self._planned, minutes)])
+                segment = _Segment(self._planned, self._planned + minutes, fetch=fetch)
+            self._segments.append(segment)
+            self._planned = segment.end
+        for segment in islice(self._segments, 1 + _VERIFY_AHEAD):
+            cached = segment.cached
+            if cached is not None and segment.verification is None and segment.fetch is None:
+                segment.verification = self._verify(cached)
+
+    def _settle(self, segment: _Segment) -> Future[object] | None:
+        """Bring the segment as far as it gets without waiting; return what it then waits for."""
+        waits: Future[object]
+        if segment.fetch is not None:
+            if segment.cached is None:
+                waits = segment.fetch.future  # type: ignore[assignment]
+                if not waits.done():
+                    return waits
+                if waits.exception() is None:
+                    self._take_fetched(segment, segment.fetch)
+            return None
+        if segment.verification is not None:
+            waits = segment.verification  # type: ignore[assignment]
+            if not waits.done():
+                return waits
+            if (error := segment.verification.result()) is not None:
+                self._refetch(segment, error)
+                return self._settle(segment)
+        return None
+
+    def _take_fetched(self, segment: _Segment, fetch: Fetch) -> None:
+        fetched = fetch.future.result()[0]
+        segment.cached = fetched.cached
+        if fetched.cached.end < segment.end:
+            # The API gave less than was asked for: the rest is a segment of its own.
+            start, end = fetched.cached.end, segment.end
+            rest = self._submit([self._slice(start, end - start)])
+            self._segments.insert(1, _Segment(start, end, fetch=rest))
+            segment.end = start
+        self._adapt(fetched.suggested_minutes)
+
+    def _adapt(self, suggested_minutes: int | None) -> None:
+        if suggested_minutes is not None and self._request.filters != "[]":
+            self._slice_minutes = suggested_minutes
+
+    def _verify(self, cached: CachedSlice) -> Future[CorruptSliceError | None]:
+        if self._cache.is_verified(cached.path):
+            verified: Future[CorruptSliceError | None] = Future()
+            verified.set_result(None)
+            return verified
+        return self._workers.submit(self._verify_file, cached)
+
+    def _verify_file(self, cached: CachedSlice) -> CorruptSliceError | None:
+        try:
+            verify(cached.path)
+            self._cache.mark_verified(cached.path)
+        except CorruptSliceError as error:
+            return error
+        except OSError as error:
+            return CorruptSliceError(cached.path, str(error.strerror))
+        return None
+
+    def _slice(self, start: int, minutes: int) -> SliceRequest:
+        return self._request._replace(start=start, minutes=minutes)
+
+    def _submit(self, requests: list[SliceRequest]) -> Fetch:
+        if self._fetches is None:
+            raise HistoryError(
+                f"no data for {self._request.exchange} at {_iso(requests[0].start)}",
+                status=404,
+                exchange=self._request.exchange,
+            )
+        return self._fetches.submit(self, requests)
+
+    def _release(self, fetch: Fetch) -> None:
+        if self._fetches is not None:
+            self._fetches.release(fetch)
+
+    # Reading one segment.
+
+    def _begin(self, segment: _Segment) -> None:
+        if segment.cached is None:
+            if segment.fetch is not None:
+                segment.fetch.future.result()
+            raise ReaderClosedError("the replay was closed while it was read")
+        cached = segment.cached
+        self._pieces = pieces(cached.path)
+        self._window = None
+        self._skip = 0
+        if segment.delivered:
+            stamp = last_stamp(segment.delivered[-1])
+            self._window = Window(stamp, _stamp(segment.end))
+            self._skip = sum(
+                line.startswith(stamp) for piece in segment.delivered for line in piece.split(b"\n")
+            )
+        elif (segment.start, segment.end) != (cached.start, cached.end):
+            self._window = Window(_stamp(segment.start), _stamp(segment.end))
+
+    def _read(self, segment: _Segment) -> bytes:
+        if self._pieces is None:
+            return b""
+        try:
+            piece = next(self._pieces, None)
+        except CorruptSliceError as error:
+            self._refetch(segment, error)
+            return b""
+        except OSError as error:
+            path = segment.cached.path if segment.cached else self._cache.directory
+            self._refetch(segment, CorruptSliceError(path, str(error.strerror)))
+            return b""
+        if piece is not None and self._window is not None:
+            piece = self._window.cut(piece)
+            if self._skip:
+                piece = self._skip_lines(piece)
+        if piece is None or (self._window is not None and self._window.passed):
+            self._segments.popleft()
+            self._finish(segment)
+            self._pieces = None
+            self._done = segment.end
+            if self._done % _HOUR == 0:
+                self._coverage.drop_before(self._done)
+        if not piece:
+            return b""
+        if first_stamp(piece) != last_stamp(piece):
+            segment.delivered.clear()
+        segment.delivered.append(piece)
+        return piece if self._select is None else self._select(piece)
+
+    def _skip_lines(self, piece: bytes) -> bytes:
+        start = 0
+        while self._skip and start < len(piece):
+            end = piece.index(b"\n", start) + 1
+            self._skip -= end - start > 1
+            start = end
+        return piece[start:]
+
+    def _refetch(self, segment: _Segment, error: CorruptSliceError) -> None:
+        """Replace a file that is bad or gone; what it gave already is not given again."""
+        self._pieces = None
+        cached = segment.cached
+        log.warning(
+            "slice corrupt, fetching it again",
+            extra={
+                "exchange": self._request.exchange,
+                "minute": _iso(segment.start),
+                "path": str(error.path),
+                "reason": error.reason,
+            },
+        )
+        segment.refetches += 1
+        if self._fetches is None or segment.refetches > _MAX_REFETCHES:
+            raise HistoryError(
+                f"{error} ({self._request.exchange}, {_iso(segment.start)})",
+                exchange=self._request.exchange,
+            )
+        if cached is not None:
+            self._coverage.forget(cached)
+            self._cache.discard(cached.path)
+        self._finish(segment)
+        segment.fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
+
+    def _finish(self, segment: _Segment) -> None:
+        if segment.fetch is not None:
+            self._release(segment.fetch)
+        elif segment.cached is not None:
+            self._cache.unpin(segment.cached.path)
+        segment.fetch = segment.cached = segment.verification = None
+
+
+def _iso(minute: int) -> str:
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
+
+
+def _stamp(minute: int) -> bytes:
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}:00.0000000Z".encode()

@@ -1,0 +1,46 @@
+"""Sample data: a few minutes of three exchanges, generated, shipped in the cache's layout."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.sample.selection import LABELS, select
+
+if TYPE_CHECKING:
+    from tardis_machine.history.filters import Filter
+
+EXCHANGES: Final = tuple(LABELS)
+START: Final = datetime(2024, 3, 1, tzinfo=UTC)
+MINUTES: Final = 5
+
+
+class SampleDataError(TardisMachineError):
+    """The sample data does not have what was asked for."""
+
+    status = 404
+
+
+def cache_dir() -> Path:
+    """The cache directory that holds the sample data."""
+    return Path(__file__).parent / "data"
+
+
+def check(exchange: str, start: int, end: int) -> None:
+    """Raise unless the sample data has these minutes of this exchange."""
+    first = int(START.timestamp()) * 1_000_000
+    if exchange not in LABELS or start < first or end > first + MINUTES * 60_000_000:
+        raise SampleDataError(
+            f"the sample data has {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
+            f"for {MINUTES} minutes, nothing else"
+        )
+
+
+def selection(exchange: str, filters: "Sequence[Filter]") -> Callable[[bytes], bytes] | None:
+    """A function that keeps the lines of a piece that filters ask for; None if they ask for all."""
+    if not filters:
+        return None
+    wanted = {each.channel: each.symbols for each in filters}
+    label = LABELS[exchange]
+    return lambda piece: select(piece, label, wanted)
