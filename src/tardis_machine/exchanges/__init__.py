@@ -1,0 +1,45 @@
+"""The registry of exchanges with mappers: adding one is adding its module here.
+
+What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
+"""
+
+from typing import Final
+
+from tardis_machine.exchanges import binance, bitmex, catalog, deribit
+from tardis_machine.exchanges.errors import (
+    BookGapError,
+    MapperError,
+    UnknownExchangeError,
+    UnsupportedTypeError,
+)
+from tardis_machine.exchanges.exchange import Exchange
+
+__all__ = [
+    "BookGapError",
+    "Exchange",
+    "MapperError",
+    "UnknownExchangeError",
+    "UnsupportedTypeError",
+    "catalog",
+    "get",
+    "names",
+]
+
+_EXCHANGES: Final[dict[str, Exchange]] = {
+    each.name: each for each in (*bitmex.EXCHANGES, *deribit.EXCHANGES, *binance.EXCHANGES)
+}
+
+
+def names() -> tuple[str, ...]:
+    """Name the exchanges whose data can be normalized."""
+    return tuple(_EXCHANGES)
+
+
+def get(name: str) -> Exchange:
+    """Give the exchange of that name; UnknownExchangeError if it has no mappers."""
+    try:
+        return _EXCHANGES[name]
+    except KeyError:
+        recorded = name in catalog.CHANNELS
+        reason = "no normalized data of this exchange yet" if recorded else "unknown exchange"
+        raise UnknownExchangeError(name, _EXCHANGES, reason) from None

@@ -1,0 +1,366 @@
+"""Binance futures: streams named {symbol}@{channel}, books that start with a REST snapshot."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dispatch import dispatcher
+from tardis_machine.exchanges.errors import BookGapError, MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
+from tardis_machine.exchanges.numbers import Sent, optional, required
+from tardis_machine.exchanges.tickers import Tickers
+
+log = logging.getLogger(__name__)
+
+Number = int | float
+Route = Callable[[str], Handler | None]
+"""Gives the handler of a stream, if it is of interest."""
+
+_KEPT_UPDATES: Final = 2000
+_OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
+
+
+class _Envelope(Struct, gc=False):
+    stream: str | None = None
+
+
+def _time(value: Number | UnsetType | None, channel: str, name: str) -> int:
+    if value is UNSET or value is None:
+        raise MapperError(channel, f"no time in {name}")
+    return int(value)
+
+
+class _Trade(Struct, gc=False):
+    symbol: str = field(name="s")
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="q", default=UNSET)
+    timestamp: Number | None = field(name="T", default=None)
+    id: str | int | None = field(name="t", default=None)
+    buyer_is_maker: Any = field(name="m", default=None)
+    origin: str | None = field(name="X", default=None)
+
+
+class _TradeMessage(Struct, gc=False):
+    data: _Trade
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_TradeMessage).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line).data
+        if row.origin in _OFF_BOOK:
+            return True
+        number = row.id
+        emit(
+            row.symbol,
+            None if number is None else str(number),
+            row.price or required(row.price, "trade", "p"),
+            row.amount or required(row.amount, "trade", "q"),
+            "sell" if row.buyer_is_maker else "buy",
+            _time(row.timestamp, "trade", "T"),
+        )
+        return True
+
+    return lambda stream: trade if stream.endswith("@trade") else None
+
+
+class _Update(Struct, gc=False):
+    symbol: str = field(name="s")
+    first_id: Number = field(name="U")
+    last_id: Number = field(name="u")
+    timestamp: Number = field(name="E")
+    bids: Raw = field(name="b")
+    asks: Raw = field(name="a")
+    previous_id: Number | None = field(name="pu", default=None)
+
+
+class _UpdateMessage(Struct, gc=False):
+    data: _Update
+
+
+class _Snapshot(Struct, gc=False):
+    last_id: Number = field(name="lastUpdateId")
+    bids: list[list[str | Number]]
+    asks: list[list[str | Number]]
+    timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
+
+
+class _SnapshotMessage(Struct, gc=False):
+    data: _Snapshot
+
+
+_Levels = dict[str | Number, str | Number]
+_decode_update: Final = Decoder(_UpdateMessage).decode
+_decode_snapshot: Final = Decoder(_SnapshotMessage).decode
+_decode_levels: Final = Decoder(list[list[str | Number]]).decode
+
+
+class _Book:
+    """The book of one symbol: updates are kept until its snapshot comes, then folded into it."""
+
+    __slots__ = ("_emitter", "_joined", "_kept", "_live", "_snapshot_id", "_symbol")
+
+    def __init__(self, symbol: str, making: Making) -> None:
+        self._symbol = symbol
+        self._emitter = making.emitter
+        self._live = making.live
+        self._snapshot_id: Number | None = None
+        self._joined = False
+        self._kept: deque[_Update] = deque(maxlen=_KEPT_UPDATES)
+
+    def update(self, line: bytes) -> bool:
+        update = _decode_update(line).data
+        if self._snapshot_id is None:
+            self._kept.append(update)
+        elif self._is_next(update, self._snapshot_id):
+            self._emitter.book_change(
+                update.symbol, False, update.bids, update.asks, int(update.timestamp)
+            )
+        return True
+
+    def snapshot(self, line: bytes) -> bool:
+        if self._snapshot_id is not None:  # only the first one counts
+            return True
+        snapshot = _decode_snapshot(line).data
+        bids = _by_price(snapshot.bids)
+        asks = _by_price(snapshot.asks)
+        for update in self._kept:
+            if self._is_next(update, snapshot.last_id):
+                _apply(bids, update.bids)
+                _apply(asks, update.asks)
+        self._snapshot_id = snapshot.last_id
+        self._kept.clear()
+        timestamp = snapshot.timestamp
+        self._emitter.book_change(
+            self._symbol,
+            True,
+            list(bids.items()),
+            list(asks.items()),
+            self._emitter.local if timestamp is UNSET else _time(timestamp, "depthSnapshot", "T"),
+        )
+        return True
+
+    def _is_next(self, update: _Update, snapshot_id: Number) -> bool:
+        """Tell whether an update is newer than the snapshot; the first such one must join it."""
+        if update.last_id < snapshot_id:
+            return False
+        if not self._joined:
+            self._join(update, snapshot_id)
+        return True
+
+    def _join(self, update: _Update, snapshot_id: Number) -> None:
+        if update.symbol != self._symbol:
+            raise MapperError("depth", f"an update of {update.symbol} in {self._symbol}'s stream")
+        if not (update.first_id <= snapshot_id or update.previous_id == snapshot_id):
+            if self._live:
+                self._snapshot_id = None  # a newer snapshot may join
+                self._kept.append(update)
+                ids = f"{update.first_id} to {update.last_id}"
+                raise BookGapError("depth", self._symbol, snapshot_id, ids)
+            log.debug("book snapshot and updates do not join", extra={"symbol": self._symbol})
+        self._joined = True
+
+
+def _by_price(levels: list[list[str | Number]]) -> _Levels:
+    """Key levels by their price as it is written: of equal ones the last amount counts."""
+    try:
+        return {level[0]: level[1] for level in levels}
+    except IndexError:
+        raise MapperError("depthSnapshot", "a level without price and amount") from None
+
+
+def _apply(levels: _Levels, update: Raw) -> None:
+    for price, amount, *_ in _decode_levels(update):
+        if float(amount or 0):
+            levels[price] = amount
+        else:
+            levels.pop(price, None)
+
+
+def _book_changes(making: Making) -> Route:
+    books: dict[str, _Book] = {}
+
+    def route(stream: str) -> Handler | None:
+        name, _, channel = stream.partition("@")
+        if not channel.startswith("depth"):
+            return None
+        symbol = name.upper()
+        book = books.get(symbol)
+        if book is None:
+            book = books[symbol] = _Book(symbol, making)
+        return book.snapshot if channel == "depthSnapshot" else book.update
+
+    return route
+
+
+class _TickerPart(Struct, gc=False):
+    """A mark price, a 24 h ticker or an open interest, told apart by `event`."""
+
+    event: str | None = field(name="e", default=None)
+    symbol: str | UnsetType = field(name="s", default=UNSET)
+    polled_symbol: str | UnsetType = field(name="symbol", default=UNSET)
+    timestamp: Number | None = field(name="E", default=None)
+    mark_price: Sent = field(name="p", default=UNSET)
+    index_price: Sent = field(name="i", default=UNSET)
+    funding_rate: Sent = field(name="r", default=UNSET)
+    funding_timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
+    last_price: Sent = field(name="c", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _TickerMessage(Struct, gc=False):
+    data: _TickerPart
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    tickers = Tickers(making.emitter)
+
+    def derivative_ticker(line: bytes) -> bool:
+        part = decode(line).data
+        symbol = part.polled_symbol if part.symbol is UNSET else part.symbol
+        if symbol is UNSET:
+            raise MapperError("ticker", "no symbol")
+        ticker = tickers[symbol]
+        if part.event == "markPriceUpdate":
+            mark_price = float(required(part.mark_price, "markPrice", "p"))
+            rate = funding = index = None
+            # Dated futures have an empty rate, or 0 as its time.
+            if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
+                rate = float(required(part.funding_rate, "markPrice", "r"))
+                funding = _time(part.funding_timestamp, "markPrice", "T")
+            if part.index_price is not UNSET:
+                index = float(required(part.index_price, "markPrice", "i"))
+            ticker.seen_at(part.timestamp, "markPrice")
+            ticker.update(
+                mark_price=mark_price,
+                funding_rate=rate,
+                funding_timestamp=funding,
+                index_price=index,
+            )
+        elif part.event == "24hrTicker":
+            last_price = float(required(part.last_price, "ticker", "c"))
+            ticker.seen_at(part.timestamp, "ticker")
+            ticker.update(last_price=last_price)
+        if part.open_interest is not UNSET:
+            ticker.update(open_interest=float(part.open_interest or 0))
+        ticker.send()
+        return True
+
+    def route(stream: str) -> Handler | None:
+        wanted = "@markPrice" in stream or stream.endswith(("@ticker", "@openInterest"))
+        return derivative_ticker if wanted else None
+
+    return route
+
+
+class _Order(Struct, gc=False):
+    status: str | None = field(name="X", default=None)
+    symbol: str | None = field(name="s", default=None)
+    side: str | None = field(name="S", default=None)
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="z", default=UNSET)
+    timestamp: Number | None = field(name="T", default=None)
+
+
+class _ForceOrder(Struct, gc=False):
+    order: _Order = field(name="o")
+
+
+class _ForceOrderMessage(Struct, gc=False):
+    data: _ForceOrder
+
+
+def _liquidations(making: Making) -> Route:
+    decode = Decoder(_ForceOrderMessage).decode
+    emit = making.emitter.liquidation
+
+    def liquidation(line: bytes) -> bool:
+        order = decode(line).data.order
+        if order.status != "FILLED":
+            return True
+        if order.symbol is None:
+            raise MapperError("forceOrder", "no symbol")
+        emit(
+            order.symbol,
+            None,
+            required(order.price, "forceOrder", "p"),
+            required(order.amount, "forceOrder", "z"),
+            "sell" if order.side == "SELL" else "buy",
+            _time(order.timestamp, "forceOrder", "T"),
+        )
+        return True
+
+    return lambda stream: liquidation if stream.endswith("@forceOrder") else None
+
+
+class _BookTicker(Struct, gc=False):
+    symbol: str = field(name="s")
+    bid_price: Sent = field(name="b", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_price: Sent = field(name="a", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+    timestamp: Number | UnsetType | None = field(name="E", default=UNSET)
+
+
+class _BookTickerMessage(Struct, gc=False):
+    data: _BookTicker
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_BookTickerMessage).decode
+    emitter = making.emitter
+    emit = emitter.book_ticker
+
+    def book_ticker(line: bytes) -> bool:
+        row = decode(line).data
+        timestamp = row.timestamp
+        emit(
+            row.symbol,
+            row.ask_amount or optional(row.ask_amount),
+            row.ask_price or optional(row.ask_price),
+            row.bid_price or optional(row.bid_price),
+            row.bid_amount or optional(row.bid_amount),
+            emitter.local if timestamp is UNSET else _time(timestamp, "bookTicker", "E"),
+        )
+        return True
+
+    return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
+
+
+_FUTURES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Making], Route]]]] = {
+    "trade": (("trade",), _trades),
+    "book_change": (("depth", "depthSnapshot"), _book_changes),
+    "derivative_ticker": (("markPrice", "ticker", "openInterest"), _derivative_tickers),
+    "liquidation": (("forceOrder",), _liquidations),
+    "book_ticker": (("bookTicker",), _book_tickers),
+}
+
+
+def _mapper(making: Making) -> Handler:
+    routes = [_FUTURES[each][1](making) for each in making.forms]
+    envelope = Decoder(_Envelope).decode
+
+    def route(stream: str) -> Handler | None:
+        # A stream belongs to one type at most.
+        return next((h for r in routes if (h := r(stream)) is not None), None)
+
+    return dispatcher(b'{"stream":"', lambda line: envelope(line).stream, route)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="binance-futures",
+        types={
+            each: (Era(tuple(Channel(name, str.lower) for name in channels)),)
+            for each, (channels, _) in _FUTURES.items()
+        },
+        make=_mapper,
+    ),
+)

@@ -1,0 +1,285 @@
+"""BitMEX: tables of rows, with an action that says what happened to them."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Emitter
+from tardis_machine.exchanges.dispatch import dispatcher
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
+from tardis_machine.exchanges.numbers import nonzero
+from tardis_machine.exchanges.tickers import Tickers
+from tardis_machine.exchanges.times import is_later, milliseconds, to_millisecond
+
+Number = int | float
+_OPEN: Final = frozenset(("Open", "Closed"))
+
+
+class _Envelope(Struct, gc=False):
+    table: str | None = None
+
+
+class _Trade(Struct, gc=False):
+    symbol: str
+    price: Number
+    size: Number
+    timestamp: str
+    id: str | None = field(name="trdMatchID", default=None)
+    side: str | UnsetType | None = UNSET
+
+
+class _Trades(Struct, gc=False):
+    data: list[_Trade]
+    action: str | None = None
+
+
+def _trades(emitter: Emitter) -> Handler:
+    decode = Decoder(_Trades).decode
+    emit = emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "insert":  # a partial repeats what was traded before
+            return False
+        for row in message.data:
+            side = row.side
+            emit(
+                row.symbol,
+                row.id,
+                row.price,
+                row.size,
+                "buy" if side == "Buy" else "unknown" if side is UNSET else "sell",
+                to_millisecond(row.timestamp),
+            )
+        return True
+
+    return trades
+
+
+class _Level(Struct, gc=False):
+    symbol: str
+    id: Number
+    side: str | None = None
+    size: Number | None = None
+    price: Number | UnsetType = UNSET
+    timestamp: str | None = None
+
+
+class _Selection(Struct, gc=False):
+    symbol: str | None = None
+
+
+class _Levels(Struct, gc=False):
+    data: list[_Level]
+    action: str | None = None
+    filter: _Selection | None = None
+
+
+def _book_changes(emitter: Emitter) -> Handler:
+    decode = Decoder(_Levels).decode
+    emit = emitter.book_change
+    prices: dict[Number, Number] = {}
+    price_of = prices.get
+
+    def change(symbol: str, action: str | None, rows: list[_Level]) -> None:
+        bids: list[tuple[Number, Number]] = []
+        asks: list[tuple[Number, Number]] = []
+        latest = ""
+        for row in rows:
+            timestamp = row.timestamp
+            if (
+                timestamp is not None
+                and timestamp != latest
+                and (not latest or is_later(timestamp, latest))
+            ):
+                latest = timestamp
+            if row.price is UNSET:
+                price = price_of(row.id)
+                if price is None:  # an update before its partial
+                    continue
+            else:
+                price = prices[row.id] = row.price
+            level = (price, row.size or 0)
+            if row.side == "Buy":
+                bids.append(level)
+            else:
+                asks.append(level)
+            if action == "delete":
+                del prices[row.id]
+        is_snapshot = action == "partial"
+        if bids or asks or is_snapshot:
+            emit(
+                symbol,
+                is_snapshot,
+                bids,
+                asks,
+                to_millisecond(latest) if latest else emitter.local,
+            )
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        rows = message.data
+        action = message.action
+        if action != "partial":  # of one symbol
+            if not rows:
+                raise MapperError("orderBookL2", f"{action} without rows")
+            change(rows[0].symbol, action, rows)
+            return True
+        by_symbol: dict[str, list[_Level]] = {}
+        for row in rows:
+            by_symbol.setdefault(row.symbol, []).append(row)
+        if not rows and message.filter is not None and message.filter.symbol is not None:
+            by_symbol[message.filter.symbol] = rows
+        for symbol, its_rows in by_symbol.items():
+            change(symbol, action, its_rows)
+        return True
+
+    return book_changes
+
+
+class _Instrument(Struct, gc=False):
+    symbol: str
+    state: str | UnsetType | None = UNSET
+    open_interest: Number | None = field(name="openInterest", default=None)
+    funding_rate: Number | None = field(name="fundingRate", default=None)
+    funding_timestamp: str | None = field(name="fundingTimestamp", default=None)
+    predicted_funding_rate: Number | None = field(name="indicativeFundingRate", default=None)
+    index_price: Number | None = field(name="indicativeSettlePrice", default=None)
+    mark_price: Number | None = field(name="markPrice", default=None)
+    last_price: Number | None = field(name="lastPrice", default=None)
+    timestamp: str | UnsetType | None = UNSET
+
+
+class _Instruments(Struct, gc=False):
+    data: list[_Instrument]
+    action: str | None = None
+
+
+def _derivative_tickers(emitter: Emitter) -> Handler:
+    decode = Decoder(_Instruments).decode
+    tickers = Tickers(emitter)
+
+    def derivative_tickers(line: bytes) -> bool:
+        message = decode(line)
+        partial = message.action == "partial"
+        for row in message.data:
+            known = partial or row.symbol in tickers
+            if not known or (row.state is not UNSET and row.state not in _OPEN):
+                continue
+            timestamp = row.timestamp
+            funding = row.funding_timestamp
+            funding_timestamp = milliseconds(funding) if funding else None
+            ticker = tickers[row.symbol]
+            if timestamp is not UNSET:
+                ticker.seen_at(
+                    None if timestamp is None else milliseconds(timestamp),
+                    "instrument",
+                )
+            ticker.update(
+                last_price=row.last_price,
+                open_interest=row.open_interest,
+                funding_rate=row.funding_rate,
+                funding_timestamp=funding_timestamp,
+                predicted_funding_rate=row.predicted_funding_rate,
+                index_price=row.index_price,
+                mark_price=row.mark_price,
+            )
+            ticker.send()
+        return True
+
+    return derivative_tickers
+
+
+class _Liquidation(Struct, gc=False):
+    symbol: str
+    price: Number
+    amount: Number = field(name="leavesQty")
+    id: str | None = field(name="orderID", default=None)
+    side: str | None = None
+
+
+class _Liquidations(Struct, gc=False):
+    data: list[_Liquidation]
+    action: str | None = None
+
+
+def _liquidations(emitter: Emitter) -> Handler:
+    decode = Decoder(_Liquidations).decode
+    emit = emitter.liquidation
+
+    def liquidations(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "insert":
+            return False
+        for row in message.data:
+            side = "buy" if row.side == "Buy" else "sell"
+            emit(row.symbol, row.id, row.price, row.amount, side, emitter.local)
+        return True
+
+    return liquidations
+
+
+class _Quote(Struct, gc=False):
+    symbol: str
+    timestamp: str
+    bid_amount: Number | None = field(name="bidSize", default=None)
+    bid_price: Number | None = field(name="bidPrice", default=None)
+    ask_price: Number | None = field(name="askPrice", default=None)
+    ask_amount: Number | None = field(name="askSize", default=None)
+
+
+class _Quotes(Struct, gc=False):
+    data: list[_Quote]
+    action: str | None = None
+
+
+def _book_tickers(emitter: Emitter) -> Handler:
+    decode = Decoder(_Quotes).decode
+    emit = emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "insert":
+            return False
+        for row in message.data:
+            emit(
+                row.symbol,
+                nonzero(row.ask_amount),
+                nonzero(row.ask_price),
+                nonzero(row.bid_price),
+                nonzero(row.bid_amount),
+                to_millisecond(row.timestamp),
+            )
+        return True
+
+    return book_tickers
+
+
+_TABLES: Final[Mapping[str, tuple[str, Callable[[Emitter], Handler]]]] = {
+    "trade": ("trade", _trades),
+    "book_change": ("orderBookL2", _book_changes),
+    "derivative_ticker": ("instrument", _derivative_tickers),
+    "liquidation": ("liquidation", _liquidations),
+    "book_ticker": ("quote", _book_tickers),
+}
+
+
+def _mapper(making: Making) -> Handler:
+    handlers = {}
+    for each in making.forms:
+        table, make = _TABLES[each]
+        handlers[table] = make(making.emitter)
+    envelope = Decoder(_Envelope).decode
+    return dispatcher(b'{"table":"', lambda line: envelope(line).table, handlers.get)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="bitmex",
+        types={each: (Era((Channel(t, str.upper),)),) for each, (t, _) in _TABLES.items()},
+        make=_mapper,
+    ),
+)
