@@ -18,7 +18,18 @@ class Side:
     changes near the top then move little memory however deep the book is.
     """
 
-    __slots__ = ("amounts", "bound", "changed", "depth", "keys", "sign", "texts", "top", "touched")
+    __slots__ = (
+        "amounts",
+        "bound",
+        "changed",
+        "depth",
+        "grouped",
+        "keys",
+        "sign",
+        "texts",
+        "top",
+        "touched",
+    )
 
     def __init__(self, sign: int, depth: int, *, grouped: bool) -> None:
         self.sign = sign
@@ -26,7 +37,8 @@ class Side:
         self.keys: list[float] = []
         self.texts: dict[float, str] = {}
         # For groups: what to sum, and which levels changed since they were last formed.
-        self.amounts: dict[float, float] | None = {} if grouped else None
+        self.grouped = grouped
+        self.amounts: dict[float, float] = {}
         self.changed: set[float] = set()
         # The first `depth` levels as of the last refresh, and the key that separates them.
         self.top: list[str] = [EMPTY_LEVEL] * depth
@@ -36,9 +48,9 @@ class Side:
     def clear(self) -> None:
         if self.keys:
             self.touched = True
-        if self.amounts is not None:
+        if self.grouped:
             self.changed.update(self.keys)
-            self.amounts.clear()
+            self.amounts = {}
         self.keys = []
         self.texts.clear()
 
@@ -63,8 +75,8 @@ class Side:
                 amounts[key] = float(amount_text)
         self.keys = sorted(texts)
         self.touched = True
-        if self.amounts is not None:
-            self.amounts.update(amounts)
+        if self.grouped:
+            self.amounts = amounts
             self.changed.update(texts)
         return written
 
@@ -95,7 +107,7 @@ class Side:
                 texts[key] = text
             if key >= bound:
                 self.touched = True
-            if self.amounts is not None:
+            if self.grouped:
                 self.changed.add(key)
                 if amount_text == "0":
                     del self.amounts[key]
@@ -106,28 +118,29 @@ class Side:
     def drop_best(self) -> None:
         key = self.keys.pop()
         del self.texts[key]
-        if self.amounts is not None:
+        if self.grouped:
             del self.amounts[key]
             self.changed.add(key)
         self.touched = True
 
-    def refresh(self) -> bool:
-        """Bring `top` up to date; True when it differs from what it was."""
-        if not self.touched:
-            return False
+    def first(self, depth: int) -> list[str]:
+        """The text of the best levels, {} for missing ones; the same list while they stay."""
+        if self.touched:
+            self._refresh()
+        return self.top if depth == self.depth else self.top[:depth]
+
+    def _refresh(self) -> None:
         self.touched = False
         depth = self.depth
         keys = self.keys
-        top = list(map(self.texts.__getitem__, keys[: -depth - 1 : -1])) if depth else []
+        top = list(map(self.texts.__getitem__, keys[: -depth - 1 : -1]))
         if len(keys) < depth:
-            top.extend([EMPTY_LEVEL] * (depth - len(keys)))
+            top += [EMPTY_LEVEL] * (depth - len(keys))
             self.bound = -inf
-        elif depth:
+        else:
             self.bound = keys[-depth]
-        if top == self.top:
-            return False
-        self.top = top
-        return True
+        if top != self.top:
+            self.top = top
 
 
 class Book:

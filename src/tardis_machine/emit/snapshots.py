@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import floor
+from typing import Protocol
 
 from tardis_machine.emit import times
 from tardis_machine.emit.book import Book
@@ -10,34 +11,41 @@ from tardis_machine.emit.groups import Groups
 from tardis_machine.emit.levels import Pair
 
 
-class _Plain:
+class _Rows(Protocol):
+    """What a snapshot shows of the book."""
+
+    def refresh(self) -> bool:
+        """Catch up with the book; True when the rows differ from what they were."""
+
+    def text(self) -> str:
+        """The snapshot's bids and asks."""
+
+
+class _Levels:
     """The first levels of the book, as they are."""
 
-    __slots__ = ("_asks", "_asks_text", "_bids", "_bids_text", "_book", "_depth", "_whole")
+    __slots__ = ("_asks", "_asks_text", "_bids", "_bids_text", "_book", "_depth")
 
     def __init__(self, book: Book, depth: int) -> None:
         self._book = book
         self._depth = depth
-        self._whole = depth == book.bids.depth
         self._bids = book.bids.top[:depth]
         self._asks = book.asks.top[:depth]
         self._bids_text = self._asks_text = ""
 
-    def moved(self, bids_moved: bool, asks_moved: bool) -> bool:
-        """Whether these levels differ from those of the previous call."""
+    def refresh(self) -> bool:
         moved = False
-        if bids_moved:
-            bids = self._book.bids.top if self._whole else self._book.bids.top[: self._depth]
-            if self._whole or bids != self._bids:
-                self._bids = bids
-                self._bids_text = ""
-                moved = True
-        if asks_moved:
-            asks = self._book.asks.top if self._whole else self._book.asks.top[: self._depth]
-            if self._whole or asks != self._asks:
-                self._asks = asks
-                self._asks_text = ""
-                moved = True
+        # A side's list of levels is replaced when it changes, so that mostly identity decides.
+        bids = self._book.bids.first(self._depth)
+        if bids is not self._bids and bids != self._bids:
+            self._bids = bids
+            self._bids_text = ""
+            moved = True
+        asks = self._book.asks.first(self._depth)
+        if asks is not self._asks and asks != self._asks:
+            self._asks = asks
+            self._asks_text = ""
+            moved = True
         return moved
 
     def text(self) -> str:
@@ -49,79 +57,86 @@ class _Plain:
 class _Grouped:
     """The first price groups of the book."""
 
-    __slots__ = ("_asks", "_bids")
+    __slots__ = ("asks", "bids")
 
     def __init__(self, book: Book, depth: int, grouping: float) -> None:
-        self._bids = Groups(book.bids, depth, grouping)
-        self._asks = Groups(book.asks, depth, grouping)
+        self.bids = Groups(book.bids, depth, grouping)
+        self.asks = Groups(book.asks, depth, grouping)
 
-    def moved(self, bids_moved: bool, asks_moved: bool) -> bool:
-        bids = self._bids.refresh()
-        return self._asks.refresh() or bids
+    def refresh(self) -> bool:
+        moved = self.bids.refresh()
+        return self.asks.refresh() or moved
 
     def text(self) -> str:
-        return f'"bids":[{",".join(self._bids.rows)}],"asks":[{",".join(self._asks.rows)}]'
+        return f'"bids":[{",".join(self.bids.rows)}],"asks":[{",".join(self.asks.rows)}]'
 
 
 class _Snapshot:
     """One computed type: when its snapshots are due, and their text."""
 
-    __slots__ = ("_changed", "_head", "_initialized", "_interval", "_last_ms", "levels")
+    __slots__ = ("_changed", "_head", "_initialized", "_interval", "_last_ms", "_rows")
 
-    def __init__(self, head: str, spec: BookSnapshots, book: Book) -> None:
+    def __init__(self, head: str, spec: BookSnapshots, rows: _Rows) -> None:
         grouping = f'"grouping":{text_of(spec.grouping)},' if spec.grouping is not None else ""
         self._head = (
             f'{head},"name":"{spec.name}","depth":{spec.depth},'
             f'"interval":{text_of(spec.interval)},{grouping}'
         )
+        self._rows = rows
         self._interval = spec.interval
         self._changed = False
         self._initialized = False
         self._last_ms = 0
-        self.levels: _Plain | _Grouped = (
-            _Plain(book, spec.depth)
-            if spec.grouping is None
-            else _Grouped(book, spec.depth, spec.grouping)
-        )
 
     def before(self, ms: int, local: str) -> str | None:
-        """What a later time bucket makes due, from the levels before this change."""
-        if not self._interval or not self._changed:
+        """What a later time bucket makes due, from the book before this change."""
+        if not self._changed:
             return None
         bucket = floor(self._last_ms / self._interval)
         if floor(ms / self._interval) <= bucket:
             return None
         self._changed = False
+        self._rows.refresh()
         return self._text(times.iso_ms(int((bucket + 1) * self._interval)), local)
 
-    def after(
-        self, bids_moved: bool, asks_moved: bool, ms: int, time: str, local: str
-    ) -> str | None:
+    def after(self, ms: int, time: str, local: str) -> str | None:
         """What this change itself makes due."""
         self._last_ms = ms
-        if self.levels.moved(bids_moved, asks_moved):
-            self._changed = True
-        if not self._changed or (self._interval and self._initialized):
+        # Once changed, an interval's snapshot is due whatever follows: no need to look closer.
+        if self._changed or not self._rows.refresh():
             return None
-        self._changed = False
+        if self._interval and self._initialized:
+            self._changed = True
+            return None
         self._initialized = True
         return self._text(time, local)
 
     def _text(self, time: str, local: str) -> str:
         return (
-            f'{self._head}{self.levels.text()},"timestamp":"{time}","localTimestamp":"{local}"}}\n'
+            f'{self._head}{self._rows.text()},"timestamp":"{time}","localTimestamp":"{local}"}}\n'
         )
 
 
 class Snapshots:
     """All computed snapshots of one symbol, in the order they were asked for."""
 
-    __slots__ = ("_snapshots", "book")
+    __slots__ = ("_grouped", "_snapshots", "_timed", "book")
 
     def __init__(self, head: str, specs: Sequence[BookSnapshots]) -> None:
         depth = max((spec.depth for spec in specs if spec.grouping is None), default=0)
-        self.book = Book(depth, grouped=any(spec.grouping is not None for spec in specs))
-        self._snapshots = [_Snapshot(head, spec, self.book) for spec in specs]
+        grouped = any(spec.grouping is not None for spec in specs)
+        self.book = Book(depth, grouped=grouped)
+        self._grouped: list[_Grouped] = []
+        self._snapshots: list[_Snapshot] = []
+        self._timed = any(spec.interval for spec in specs)
+        for spec in specs:
+            rows: _Rows
+            if spec.grouping is None:
+                rows = _Levels(self.book, spec.depth)
+            else:
+                rows = _Grouped(self.book, spec.depth, spec.grouping)
+                self._grouped.append(rows)
+            self._snapshots.append(_Snapshot(head, spec, rows))
 
     def change(
         self,
@@ -133,15 +148,23 @@ class Snapshots:
         local: str,
     ) -> tuple[list[str], list[str], list[str]]:
         """Apply a book change: the texts of its bids and asks, and the snapshots it makes due."""
-        due = [snapshot.before(ms, local) for snapshot in self._snapshots]
+        early = (
+            [snapshot.before(ms, local) for snapshot in self._snapshots] if self._timed else None
+        )
         bids_written, asks_written = self.book.update(is_snapshot, bids, asks)
-        bids_moved = self.book.bids.refresh()
-        asks_moved = self.book.asks.refresh()
-        texts: list[str] = []
-        for early, snapshot in zip(due, self._snapshots, strict=True):
-            if early is not None:
-                texts.append(early)
-            late = snapshot.after(bids_moved, asks_moved, ms, time, local)
-            if late is not None:
-                texts.append(late)
-        return bids_written, asks_written, texts
+        if self._grouped:
+            self._note_groups()
+        due: list[str] = []
+        for position, snapshot in enumerate(self._snapshots):
+            if early is not None and (text := early[position]) is not None:
+                due.append(text)
+            if (text := snapshot.after(ms, time, local)) is not None:
+                due.append(text)
+        return bids_written, asks_written, due
+
+    def _note_groups(self) -> None:
+        for side in (self.book.bids, self.book.asks):
+            if side.changed:
+                for grouped in self._grouped:
+                    (grouped.bids if side is self.book.bids else grouped.asks).note(side.changed)
+                side.changed.clear()
