@@ -48,7 +48,8 @@ unit:
 	$(BIN)/python -m pytest
 
 vectors: ## the shared exchange vectors, where they are there
-	@true
+	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors; \
+	  else echo "no ../shared/vectors here: nothing to compare with"; fi
 
 lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup

@@ -1,9 +1,9 @@
 """BitMEX: tables of rows, with an action that says what happened to them."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter
@@ -15,11 +15,40 @@ from tardis_machine.exchanges.tickers import Tickers
 from tardis_machine.exchanges.times import is_later, milliseconds, to_millisecond
 
 Number = int | float
+Row = TypeVar("Row")
 _OPEN: Final = frozenset(("Open", "Closed"))
 
 
 class _Envelope(Struct, gc=False):
     table: str | None = None
+    action: str | None = None
+
+
+_envelope: Final = Decoder(_Envelope).decode
+
+
+class _Inserted(Struct, Generic[Row], gc=False):
+    data: list[Row]
+    action: str | None = None
+
+
+def _inserts(row: type[Row]) -> Callable[[bytes], list[Row] | None]:
+    """Read the rows of a table in which only inserts count: None if it is another action.
+
+    A partial repeats what was there before, updates and deletes are not whole rows.
+    """
+    decode = Decoder(_Inserted[row]).decode  # type: ignore[valid-type]
+
+    def inserts(line: bytes) -> list[Row] | None:
+        try:
+            message = decode(line)
+        except ValidationError:
+            if _envelope(line).action == "insert":
+                raise
+            return None
+        return message.data if message.action == "insert" else None
+
+    return inserts
 
 
 class _Trade(Struct, gc=False):
@@ -31,20 +60,15 @@ class _Trade(Struct, gc=False):
     side: str | UnsetType | None = UNSET
 
 
-class _Trades(Struct, gc=False):
-    data: list[_Trade]
-    action: str | None = None
-
-
 def _trades(emitter: Emitter) -> Handler:
-    decode = Decoder(_Trades).decode
+    inserts = _inserts(_Trade)
     emit = emitter.trade
 
     def trades(line: bytes) -> bool:
-        message = decode(line)
-        if message.action != "insert":  # a partial repeats what was traded before
+        rows = inserts(line)
+        if rows is None:
             return False
-        for row in message.data:
+        for row in rows:
             side = row.side
             emit(
                 row.symbol,
@@ -201,20 +225,15 @@ class _Liquidation(Struct, gc=False):
     side: str | None = None
 
 
-class _Liquidations(Struct, gc=False):
-    data: list[_Liquidation]
-    action: str | None = None
-
-
 def _liquidations(emitter: Emitter) -> Handler:
-    decode = Decoder(_Liquidations).decode
+    inserts = _inserts(_Liquidation)
     emit = emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
-        message = decode(line)
-        if message.action != "insert":
+        rows = inserts(line)
+        if rows is None:
             return False
-        for row in message.data:
+        for row in rows:
             side = "buy" if row.side == "Buy" else "sell"
             emit(row.symbol, row.id, row.price, row.amount, side, emitter.local)
         return True
@@ -231,20 +250,15 @@ class _Quote(Struct, gc=False):
     ask_amount: Number | None = field(name="askSize", default=None)
 
 
-class _Quotes(Struct, gc=False):
-    data: list[_Quote]
-    action: str | None = None
-
-
 def _book_tickers(emitter: Emitter) -> Handler:
-    decode = Decoder(_Quotes).decode
+    inserts = _inserts(_Quote)
     emit = emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
-        message = decode(line)
-        if message.action != "insert":
+        rows = inserts(line)
+        if rows is None:
             return False
-        for row in message.data:
+        for row in rows:
             emit(
                 row.symbol,
                 nonzero(row.ask_amount),
@@ -272,8 +286,7 @@ def _mapper(making: Making) -> Handler:
     for each in making.forms:
         table, make = _TABLES[each]
         handlers[table] = make(making.emitter)
-    envelope = Decoder(_Envelope).decode
-    return dispatcher(b'{"table":"', lambda line: envelope(line).table, handlers.get)
+    return dispatcher(b'{"table":"', lambda line: _envelope(line).table, handlers.get)
 
 
 EXCHANGES: Final = (
