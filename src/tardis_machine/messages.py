@@ -289,24 +289,25 @@ PAYLOAD_CASES: Final = (
 )
 """What a Bronze envelope may carry, as configuration spells it."""
 
-_CASES: Final[dict[type[Any], str]] = {
-    Trade: "trade",
-    BookChange: "bookChange",
-    DerivativeTicker: "derivativeTicker",
-    BookTicker: "bookTicker",
-    Liquidation: "liquidation",
-    OptionSummary: "optionSummary",
-    TradeBar: "tradeBar",
-    Disconnect: "disconnect",
-    ErrorMessage: "error",
+CASES: Final = {
+    "trade": "trade",
+    "book_change": "bookChange",
+    "derivative_ticker": "derivativeTicker",
+    "book_ticker": "bookTicker",
+    "liquidation": "liquidation",
+    "option_summary": "optionSummary",
+    "trade_bar": "tradeBar",
+    "disconnect": "disconnect",
+    "error": "error",
 }
+"""The payload case of each message type, but for book_snapshot, which has three."""
 
 
 def payload_case(message: Message) -> str:
     """Name the Bronze payload that carries this message."""
     if isinstance(message, BookSnapshot):
         return snapshot_case(message.name, grouped=message.grouping is not None)
-    return _CASES[type(message)]
+    return CASES[str(message.__struct_config__.tag)]
 
 
 def snapshot_case(name: str, *, grouped: bool) -> str:

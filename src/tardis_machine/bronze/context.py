@@ -1,0 +1,59 @@
+"""What an envelope says about the way of a message, besides the message itself."""
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.bronze.errors import EncodeError
+
+REQUEST_META: Final = ("request_id", "session_id", "transport", "route")
+"""Keys of `meta` that a context names itself."""
+
+
+class Origin(IntEnum):
+    """Where a message came from, with the numbers of the schema's enum."""
+
+    UNSPECIFIED = 0
+    REALTIME = 1
+    REPLAY = 2
+    ARCHIVE = 3
+
+
+class Context(msgspec.Struct, kw_only=True):
+    """Shared by all messages of a batch; what is empty is left out of the envelope."""
+
+    source: str = "tardis-machine"
+    producer_id: str = ""
+    origin: Origin = Origin.UNSPECIFIED
+    ingest_us: int | None = None
+    request_id: str = ""
+    session_id: str = ""
+    transport: str = ""
+    route: str = ""
+    meta: dict[str, str] = {}
+
+    def serialize(self) -> bytes:
+        """Write the envelope's fields that are the same for the whole batch.
+
+        Protobuf allows fields in any order, so these bytes go in front of each event's own.
+        """
+        try:
+            event = pb.NormalizedEvent(
+                source=self.source,
+                producer_id=self.producer_id,
+                origin=pb.Origin.Name(self.origin),
+                meta=self.meta,
+            )
+            for key in REQUEST_META:
+                value = getattr(self, key)
+                if value:
+                    event.meta[key] = value
+            if self.ingest_us is not None:
+                seconds, microseconds = divmod(self.ingest_us, 1_000_000)
+                event.ingest_ts.CopyFrom(Timestamp(seconds=seconds, nanos=microseconds * 1000))
+            return event.SerializeToString(deterministic=True)
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise EncodeError(f"the context is invalid: {error}") from error
