@@ -1,0 +1,60 @@
+"""The two ports, taken together or not at all."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tardis_machine.errors import TardisMachineError
+
+_BACKLOG: Final = 1024
+
+
+class PortTakenError(TardisMachineError):
+    """An address that cannot be listened on."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        self.host = host
+        self.port = port
+        super().__init__(f"cannot listen on {host}:{port}: {reason}")
+
+
+class Sockets(NamedTuple):
+    """Listening sockets: HTTP on a port, WebSocket on the next."""
+
+    http: tuple[socket.socket, ...]
+    websocket: tuple[socket.socket, ...]
+
+    def close(self) -> None:
+        """Give both ports back."""
+        for each in (*self.http, *self.websocket):
+            each.close()
+
+
+def listen(host: str, port: int) -> Sockets:
+    """Listen on both ports; if one is taken the other is released."""
+    with contextlib.ExitStack() as taken:
+        http = _listen(host, port, taken)
+        websocket = _listen(host, port + 1, taken)
+        taken.pop_all()
+    return Sockets(http, websocket)
+
+
+def _listen(host: str, port: int, taken: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    try:
+        return tuple(_bound(host, port, taken))
+    except OSError as error:
+        raise PortTakenError(host, port, error.strerror or str(error)) from None
+
+
+def _bound(host: str, port: int, taken: contextlib.ExitStack) -> Iterator[socket.socket]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        made = taken.enter_context(socket.socket(family, kind, protocol))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+        yield made

@@ -1,0 +1,69 @@
+"""Logs: an event and its details, readable by people or machines."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from tardis_machine.log import HumanFormatter, JsonFormatter, Throttle, configure
+
+
+def record(message: str, **details: object) -> logging.LogRecord:
+    return logging.getLogger("tardis_machine.test").makeRecord(
+        "tardis_machine.test", logging.WARNING, "", 0, message, (), None, extra=details
+    )
+
+
+def test_human_lines_quote_what_needs_it() -> None:
+    text = HumanFormatter().format(record("bus connected", bus="kafka", why="a b", empty=""))
+    assert text.endswith('Z warning bus connected bus=kafka why="a b" empty=""')
+
+
+def test_json_lines_hold_the_details() -> None:
+    entry = json.loads(JsonFormatter().format(record("retrying", bus="nats", tries=3)))
+    assert entry["event"] == "retrying"
+    assert entry["level"] == "warning"
+    assert entry["logger"] == "tardis_machine.test"
+    assert (entry["bus"], entry["tries"]) == ("nats", 3)
+    assert entry["time"].endswith("Z")
+
+
+def test_exceptions_are_told() -> None:
+    error = ValueError("why")
+    entry = record("failed")
+    entry.exc_info = (type(error), error, None)
+    assert "ValueError: why" in HumanFormatter().format(entry)
+    assert "ValueError: why" in json.loads(JsonFormatter().format(entry))["exception"]
+
+
+@pytest.fixture
+def root_logger() -> object:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_configure_sends_everything_to_one_place() -> None:
+    stream = io.StringIO()
+    configure("json", stream=stream)
+    logging.getLogger("tardis_machine.any").info("first", extra={"n": 1})
+    logging.getLogger("tardis_machine.any").debug("unseen")
+    configure("human", debug=True, stream=stream)
+    logging.getLogger("tardis_machine.any").debug("seen")
+    lines = stream.getvalue().splitlines()
+    assert json.loads(lines[0])["n"] == 1
+    assert lines[1].endswith("debug   seen")
+    assert len(lines) == 2
+
+
+def test_a_throttle_counts_what_it_holds_back() -> None:
+    throttle = Throttle(3600)
+    assert throttle.allow() == 0
+    assert throttle.allow() is None
+    assert throttle.allow() is None
+    always = Throttle(0)
+    assert [always.allow(), always.allow()] == [0, 0]

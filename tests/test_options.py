@@ -1,0 +1,181 @@
+"""Options are refused before anything starts, with what is allowed."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from tardis_machine.history.filters import Filter
+from tardis_machine.options import (
+    OptionsError,
+    ReplayNormalizedOptions,
+    ReplayOptions,
+    StreamNormalizedOptions,
+    parse_replay,
+    parse_replay_normalized,
+    parse_stream_normalized,
+    parse_time,
+)
+
+MARCH = 1_709_251_200_000_000
+MINUTE = 60_000_000
+GOOD: dict[str, Any] = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:02:30Z",
+    "dataTypes": ["trade", "book_snapshot_5_0ms", "trade"],
+}
+
+
+def normalized(**changes: Any) -> list[ReplayNormalizedOptions]:
+    return parse_replay_normalized(json.dumps(GOOD | changes))
+
+
+def refused(**changes: Any) -> str:
+    with pytest.raises(OptionsError) as caught:
+        normalized(**changes)
+    assert caught.value.status == 400
+    return str(caught.value)
+
+
+def test_one_or_several() -> None:
+    expected = ReplayNormalizedOptions(
+        exchange="bitmex",
+        from_=MARCH,
+        to=MARCH + 2 * MINUTE,
+        data_types=("trade", "book_snapshot_5_0ms"),
+    )
+    assert normalized() == [expected]
+    assert parse_replay_normalized(json.dumps([GOOD, GOOD])) == [expected, expected]
+
+
+def test_no_symbols_is_not_the_same_as_none_given() -> None:
+    assert normalized(symbols=[])[0].symbols == ()
+    assert normalized(symbols=None)[0].symbols is None
+    assert normalized(symbols=["XBTUSD", "XBTUSD"])[0].symbols == ("XBTUSD",)
+
+
+def test_flags() -> None:
+    options = normalized(withDisconnectMessages=True, publish=False)[0]
+    assert options.with_disconnect_messages
+    assert not options.publish
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"exchange": "bitmx"}, ["bitmx", "did you mean bitmex", "deribit"]),
+        ({"exchange": None}, ['"exchange"', "null"]),
+        ({"exchange": ["bitmex"]}, ['"exchange"']),
+        ({"from": "yesterday"}, ['"from"', "yesterday", "ISO 8601"]),
+        ({"from": 1709251200000}, ['"from"', "ISO 8601"]),
+        ({"to": "2024-13-01"}, ['"to"', "2024-13-01"]),
+        ({"to": None}, ['"to"', "null"]),
+        ({"to": "2024-03-01"}, ["2024-03-01 to 2024-03-01", "minute"]),
+        ({"to": "2024-03-01T00:00:59Z"}, ["no whole minute"]),
+        ({"to": "2024-02-01"}, ["no whole minute"]),
+        ({"dataTypes": ["tarde"]}, ["invalid data type: tarde", "trade", "book_change"]),
+        ({"dataTypes": ["option_summary"]}, ["option_summary", "available for bitmex"]),
+        ({"dataTypes": ["trade_bar_xs"]}, ["invalid interval: x", "trade_bar_{n}"]),
+        ({"dataTypes": ["book_snapshot_x_1s"]}, ["invalid depth: x"]),
+        ({"dataTypes": []}, ['"dataTypes"', "at least one"]),
+        ({"dataTypes": "trade"}, ['"dataTypes"', "array"]),
+        ({"symbols": "XBTUSD"}, ['"symbols"', "array"]),
+        ({"symbols": [1]}, ['"symbols"', "array"]),
+        ({"withDisconnectMessages": "yes"}, ['"withDisconnectMessages"', "true or false"]),
+        ({"publish": 0}, ['"publish"', "true or false"]),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], parts: list[str]) -> None:
+    text = refused(**changes)
+    for part in parts:
+        assert part in text
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "1", "[1]", '"x"', "null"])
+def test_text_that_is_no_options(text: str | None) -> None:
+    for parse in (parse_replay, parse_replay_normalized, parse_stream_normalized):
+        with pytest.raises(OptionsError, match="options"):
+            parse(text)
+
+
+def test_unknown_keys_are_said_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    text = json.dumps(GOOD | {"datatypes": 1})
+    with caplog.at_level(logging.WARNING):
+        assert parse_replay_normalized(text) == normalized()
+    assert caplog.records[0].__dict__["keys"] == "datatypes"
+    with pytest.raises(OptionsError, match="unknown option: datatypes, expected one of exchange"):
+        parse_replay_normalized(text, strict=True)
+
+
+def test_raw_replays_take_every_recorded_exchange() -> None:
+    options = parse_replay(
+        json.dumps(
+            {
+                "exchange": "kraken",
+                "from": "2024-03-01",
+                "to": "2024-03-02",
+                "filters": [{"channel": "trade", "symbols": ["XBT/USD"]}, {"channel": "book"}],
+            }
+        )
+    )
+    assert options == ReplayOptions(
+        exchange="kraken",
+        from_=MARCH,
+        to=MARCH + 1440 * MINUTE,
+        filters=(Filter("trade", ("XBT/USD",)), Filter("book")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"exchange": "nowhere"}, "Expected one of"),
+        ({"filters": [{"channel": "trads"}]}, "did you mean trade"),
+        ({"filters": [{"symbols": ["x"]}]}, "channel"),
+        ({"filters": {"channel": "trade"}}, "array"),
+        ({"filters": [{"channel": "trade", "symbols": "x"}]}, "filters"),
+    ],
+)
+def test_what_a_raw_replay_refuses(changes: dict[str, Any], part: str) -> None:
+    given = {"exchange": "bitmex", "from": "2024-03-01", "to": "2024-03-02"} | changes
+    with pytest.raises(OptionsError) as caught:
+        parse_replay(json.dumps(given))
+    assert part in str(caught.value)
+
+
+def test_a_raw_replay_is_one() -> None:
+    with pytest.raises(OptionsError, match="one object"):
+        parse_replay(json.dumps([{}, {}]))
+
+
+def test_live_options() -> None:
+    given = {"exchange": "bitmex", "dataTypes": ["trade"], "withErrorMessages": True}
+    assert parse_stream_normalized(json.dumps(given)) == [
+        StreamNormalizedOptions(exchange="bitmex", data_types=("trade",), with_error_messages=True)
+    ]
+    with pytest.raises(OptionsError, match="timeoutIntervalMS"):
+        parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": "1s"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "us"),
+    [
+        ("2024-03-01", MARCH),
+        ("2024-03-01T00:01", MARCH + MINUTE),
+        ("2024-03-01 00:01", MARCH + MINUTE),
+        ("2024-03-01T00:00:00.123456Z", MARCH + 123_456),
+        ("2024-03-01T00:00:00.1234567Z", MARCH + 123_456),
+        ("2024-03-01T02:00:00+02:00", MARCH),
+        ("2024-02-29T19:00:00-0500", MARCH),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, us: int) -> None:
+    assert parse_time(text, "from") == us
+
+
+@pytest.mark.parametrize("text", ["20240301", "2024-W09-5", "2024-03-01T25:00", "", "now", "2024"])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(OptionsError, match="ISO 8601"):
+        parse_time(text, "from")
