@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit.numbers import canonical
 from tardis_machine.exchanges.dispatch import dispatcher
 from tardis_machine.exchanges.errors import BookGapError, MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
@@ -21,6 +22,7 @@ Route = Callable[[str], Handler | None]
 """Gives the handler of a stream, if it is of interest."""
 
 _KEPT_UPDATES: Final = 2000
+_NO_LEVELS: Final = Raw(b"[]")
 _OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
 
 
@@ -39,9 +41,18 @@ class _Trade(Struct, gc=False):
     price: Sent = field(name="p", default=UNSET)
     amount: Sent = field(name="q", default=UNSET)
     timestamp: Number | None = field(name="T", default=None)
-    id: str | int | None = field(name="t", default=None)
+    id: str | Number | UnsetType | None = field(name="t", default=UNSET)
     buyer_is_maker: Any = field(name="m", default=None)
     origin: str | None = field(name="X", default=None)
+
+
+def _text(number: str | Number | UnsetType | None) -> str:
+    """Print an id that is not an integer as clients know it, absent ones included."""
+    if number is UNSET:
+        return "undefined"
+    if number is None:
+        return "null"
+    return number if isinstance(number, str) else canonical[number]
 
 
 class _TradeMessage(Struct, gc=False):
@@ -59,7 +70,7 @@ def _trades(making: Making) -> Route:
         number = row.id
         emit(
             row.symbol,
-            None if number is None else str(number),
+            str(number) if number.__class__ is int else _text(number),
             row.price or required(row.price, "trade", "p"),
             row.amount or required(row.amount, "trade", "q"),
             "sell" if row.buyer_is_maker else "buy",
@@ -71,13 +82,13 @@ def _trades(making: Making) -> Route:
 
 
 class _Update(Struct, gc=False):
-    symbol: str = field(name="s")
-    first_id: Number = field(name="U")
-    last_id: Number = field(name="u")
-    timestamp: Number = field(name="E")
-    bids: Raw = field(name="b")
-    asks: Raw = field(name="a")
+    symbol: str | None = field(name="s", default=None)
+    first_id: Number | None = field(name="U", default=None)
+    last_id: Number | UnsetType | None = field(name="u", default=UNSET)
     previous_id: Number | None = field(name="pu", default=None)
+    timestamp: Number | None = field(name="E", default=None)
+    bids: Raw = field(name="b", default=_NO_LEVELS)
+    asks: Raw = field(name="a", default=_NO_LEVELS)
 
 
 class _UpdateMessage(Struct, gc=False):
@@ -119,8 +130,13 @@ class _Book:
         if self._snapshot_id is None:
             self._kept.append(update)
         elif self._is_next(update, self._snapshot_id):
+            timestamp = update.timestamp
             self._emitter.book_change(
-                update.symbol, False, update.bids, update.asks, int(update.timestamp)
+                self._symbol,
+                False,
+                update.bids,
+                update.asks,
+                timestamp if timestamp.__class__ is int else _time(timestamp, "depth", "E"),
             )
         return True
 
@@ -148,16 +164,19 @@ class _Book:
 
     def _is_next(self, update: _Update, snapshot_id: Number) -> bool:
         """Tell whether an update is newer than the snapshot; the first such one must join it."""
-        if update.last_id < snapshot_id:
+        last_id = update.last_id
+        if last_id is not UNSET and (last_id or 0) < snapshot_id:
             return False
+        if update.symbol != self._symbol:
+            raise MapperError("depth", f"an update of {update.symbol} in {self._symbol}'s stream")
         if not self._joined:
             self._join(update, snapshot_id)
         return True
 
     def _join(self, update: _Update, snapshot_id: Number) -> None:
-        if update.symbol != self._symbol:
-            raise MapperError("depth", f"an update of {update.symbol} in {self._symbol}'s stream")
-        if not (update.first_id <= snapshot_id or update.previous_id == snapshot_id):
+        first_id = update.first_id
+        covers = first_id is not None and first_id <= snapshot_id
+        if not covers and update.previous_id != snapshot_id:
             if self._live:
                 self._snapshot_id = None  # a newer snapshot may join
                 self._kept.append(update)

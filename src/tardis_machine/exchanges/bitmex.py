@@ -84,8 +84,8 @@ def _trades(emitter: Emitter) -> Handler:
 
 
 class _Level(Struct, gc=False):
-    symbol: str
-    id: Number
+    symbol: str | None = None
+    id: Number | None = None
     side: str | None = None
     size: Number | None = None
     price: Number | UnsetType = UNSET
@@ -105,10 +105,12 @@ class _Levels(Struct, gc=False):
 def _book_changes(emitter: Emitter) -> Handler:
     decode = Decoder(_Levels).decode
     emit = emitter.book_change
-    prices: dict[Number, Number] = {}
+    prices: dict[Number | None, Number] = {}
     price_of = prices.get
 
-    def change(symbol: str, action: str | None, rows: list[_Level]) -> None:
+    def change(symbol: str | None, action: str | None, rows: list[_Level]) -> None:
+        if symbol is None:
+            raise MapperError("orderBookL2", "rows without symbol")
         bids: list[tuple[Number, Number]] = []
         asks: list[tuple[Number, Number]] = []
         latest = ""
@@ -152,7 +154,7 @@ def _book_changes(emitter: Emitter) -> Handler:
                 raise MapperError("orderBookL2", f"{action} without rows")
             change(rows[0].symbol, action, rows)
             return True
-        by_symbol: dict[str, list[_Level]] = {}
+        by_symbol: dict[str | None, list[_Level]] = {}
         for row in rows:
             by_symbol.setdefault(row.symbol, []).append(row)
         if not rows and message.filter is not None and message.filter.symbol is not None:
@@ -165,7 +167,7 @@ def _book_changes(emitter: Emitter) -> Handler:
 
 
 class _Instrument(Struct, gc=False):
-    symbol: str
+    symbol: str | None = None
     state: str | UnsetType | None = UNSET
     open_interest: Number | None = field(name="openInterest", default=None)
     funding_rate: Number | None = field(name="fundingRate", default=None)
@@ -190,18 +192,18 @@ def _derivative_tickers(emitter: Emitter) -> Handler:
         message = decode(line)
         partial = message.action == "partial"
         for row in message.data:
-            known = partial or row.symbol in tickers
+            symbol = row.symbol
+            known = partial or symbol in tickers
             if not known or (row.state is not UNSET and row.state not in _OPEN):
                 continue
-            timestamp = row.timestamp
+            if symbol is None:
+                raise MapperError("instrument", "no symbol")
             funding = row.funding_timestamp
             funding_timestamp = milliseconds(funding) if funding else None
-            ticker = tickers[row.symbol]
+            ticker = tickers[symbol]
+            timestamp = row.timestamp
             if timestamp is not UNSET:
-                ticker.seen_at(
-                    None if timestamp is None else milliseconds(timestamp),
-                    "instrument",
-                )
+                ticker.seen_at(milliseconds(timestamp) if timestamp else None, "instrument")
             ticker.update(
                 last_price=row.last_price,
                 open_interest=row.open_interest,
