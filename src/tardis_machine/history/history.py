@@ -68,7 +68,12 @@ class History:
         normalized = normalize(filters)
         keys, select = cache_keys(normalized), None
         if self._sample:
-            sample_data.check(exchange, first * MINUTE, last * MINUTE)
+            if not sample_data.covers(exchange, first * MINUTE, last * MINUTE):
+                raise HistoryError(
+                    f"the sample data has {sample_data.description()}, nothing else",
+                    status=404,
+                    exchange=exchange,
+                )
             keys, select = cache_keys([]), sample_data.selection(exchange, normalized)
         request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
         reader = Reader(

@@ -1,11 +1,10 @@
 """Sample data: a few minutes of three exchanges, generated, shipped in the cache's layout."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tardis_machine.errors import TardisMachineError
 from tardis_machine.sample.selection import LABELS, select
 
 if TYPE_CHECKING:
@@ -16,25 +15,23 @@ START: Final = datetime(2024, 3, 1, tzinfo=UTC)
 MINUTES: Final = 5
 
 
-class SampleDataError(TardisMachineError):
-    """The sample data does not have what was asked for."""
-
-    status = 404
-
-
 def cache_dir() -> Path:
     """The cache directory that holds the sample data."""
     return Path(__file__).parent / "data"
 
 
-def check(exchange: str, start: int, end: int) -> None:
-    """Raise unless the sample data has these minutes of this exchange."""
+def covers(exchange: str, start: int, end: int) -> bool:
+    """Tell whether the sample data has these minutes (in microseconds) of this exchange."""
     first = int(START.timestamp()) * 1_000_000
-    if exchange not in LABELS or start < first or end > first + MINUTES * 60_000_000:
-        raise SampleDataError(
-            f"the sample data has {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
-            f"for {MINUTES} minutes, nothing else"
-        )
+    return exchange in LABELS and start >= first and end <= first + MINUTES * 60_000_000
+
+
+def description() -> str:
+    """What there is, for someone who asked for something else."""
+    return (
+        f"{', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
+        f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
+    )
 
 
 def selection(exchange: str, filters: "Sequence[Filter]") -> Callable[[bytes], bytes] | None:
