@@ -147,6 +147,10 @@ class Router:
     """Turns events into records. Assign `context` whenever it changes, before routing."""
 
     def __init__(self, routing: Routing) -> None:
+        # Here, since settings are checked in processes that never see an envelope.
+        from tardis_machine.bronze.context import REQUEST_META  # noqa: PLC0415
+
+        self._request_meta = REQUEST_META
         self._routing = routing
         self._targets: dict[tuple[str, str, str, str], _Target | None] = {}
         self._values: dict[str, str] = {}
@@ -161,7 +165,9 @@ class Router:
 
     @context.setter
     def context(self, context: "Context") -> None:
-        values = {f"{_META}{name}": value for name, value in context.entries().items()}
+        named = {name: getattr(context, name) for name in self._request_meta}
+        meta = context.meta | {name: value for name, value in named.items() if value}
+        values = {f"{_META}{name}": value for name, value in meta.items()}
         values["source"] = context.source
         values["origin"] = context.origin.name.lower()
         self._context = context

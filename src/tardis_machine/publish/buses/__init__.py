@@ -7,9 +7,10 @@ from tardis_machine.config import ConfigError, from_dict
 from tardis_machine.publish.buses.base import BusConfig, EventBus
 from tardis_machine.publish.buses.console import ConsoleEventBus
 from tardis_machine.publish.buses.file import FileEventBus
+from tardis_machine.publish.buses.kafka import KafkaEventBus
 
 BUSES: Final[dict[str, type[EventBus[Any]]]] = {
-    bus.name: bus for bus in (ConsoleEventBus, FileEventBus)
+    bus.name: bus for bus in (KafkaEventBus, ConsoleEventBus, FileEventBus)
 }
 """Every bus by name. Client libraries are imported when a bus connects, not here."""
 

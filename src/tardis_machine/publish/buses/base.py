@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 class Failure(NamedTuple):
     """A record of a batch that was not delivered: its place in the batch, and why."""
 
-    index: int
+    place: int
     error: BusError
 
 

@@ -1,0 +1,597 @@
+"""Kafka, through librdkafka's idempotent producer.
+
+Order per key outlives failures because no message ever expires inside librdkafka, and because a
+batch that the broker refuses stops the producer (`enable.gapless.guarantee`) instead of letting
+later batches overtake it. So what is left of a failed batch is always the end of what was sent to
+each partition, and sending it again in order keeps the order.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from tardis_machine.config import ConfigError, setting
+from tardis_machine.extras import require
+from tardis_machine.publish.buses.base import (
+    BusConfig,
+    BusError,
+    BusUnavailableError,
+    EventBus,
+    Failure,
+    Limits,
+    NotSentError,
+    RecordRejectedError,
+    SendResult,
+)
+from tardis_machine.publish.record import Record
+from tardis_machine.publish.routing import (
+    DEFAULT_KEY,
+    Routing,
+    Template,
+    payload_cases,
+    routes,
+    static_headers,
+)
+
+_EXTRA: Final = "kafka"
+_CONNECT_TIMEOUT_S: Final = 10.0
+_PURGE_TIMEOUT_S: Final = 5.0
+_QUEUE_FULL_WAIT_S: Final = 0.05
+_BATCH_BYTES: Final = 8 << 20
+_DEFAULT_MESSAGE_BYTES: Final = 1_000_000
+_MAX_MESSAGE_BYTES: Final = 1_000_000_000
+_BATCH_OVERHEAD: Final = 61 + 32
+"""Bytes of a record batch of one, beside key, value and headers; never too few."""
+_HEADER_OVERHEAD: Final = 10
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
+_UNACCEPTABLE: Final = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"}
+    | {"INVALID_TIMESTAMP", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "POLICY_VIOLATION", "_INVALID_ARG"}
+)
+"""What a broker says of a batch with a record in it that it will never take."""
+_OF_FLAGS: Final = {
+    "bootstrap.servers": "brokers",
+    "metadata.broker.list": "brokers",
+    "client.id": "client_id",
+    "acks": "acks",
+    "request.required.acks": "acks",
+    "enable.idempotence": "idempotent",
+    "compression.type": "compression",
+    "compression.codec": "compression",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+}
+_OF_PUBLISHER: Final = frozenset(
+    {"message.timeout.ms", "delivery.timeout.ms", "delivery.report.only.error"}
+    | {"enable.gapless.guarantee", "transactional.id"}
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
+    """Brokers, topics, and everything in between."""
+
+    needs = ("brokers", "topic")
+
+    brokers: tuple[str, ...] = setting((), help="brokers to start from", metavar="HOST:PORT,…")
+    topic: str | None = setting(None, help="topic of every event that has no route of its own")
+    topic_routing: dict[str, str] = setting(
+        {}, help="topics by payload case", metavar="CASE:TOPIC,…"
+    )
+    include_payloads: tuple[str, ...] = setting(
+        (), help="payload cases to publish; all if empty", metavar="CASE,…"
+    )
+    key_template: str = setting(DEFAULT_KEY, help="record key; order is kept per key")
+    static_headers: dict[str, str] = setting(
+        {}, help="headers that every record carries", metavar="KEY:VALUE,…"
+    )
+    meta_headers_prefix: str | None = setting(
+        None, help="add each entry of the envelope's meta as a header, its name after this prefix"
+    )
+    client_id: str = setting("tardis-machine", help="name in the brokers' logs and quotas")
+    ssl: bool = setting(False, help="encrypt connections")
+    ssl_ca: Path | None = setting(None, help="PEM file of the authority that signed the brokers")
+    ssl_cert: Path | None = setting(None, help="PEM file of the client's certificate")
+    ssl_key: Path | None = setting(None, help="PEM file of the client's key")
+    sasl_mechanism: str | None = setting(
+        None, choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), help="how to log in"
+    )
+    sasl_username: str | None = setting(None, help="user")
+    sasl_password: str | None = setting(None, secret=True, help="password")
+    acks: str = setting(
+        "all",
+        choices=("all", "1", "0"),
+        help="replicas that must have a record before it counts as delivered",
+    )
+    idempotent: bool = setting(
+        True, help="let brokers drop what a retry sends twice, and keep the order"
+    )
+    compression: str = setting(
+        "lz4", choices=("none", "gzip", "snappy", "lz4", "zstd"), help="codec of record batches"
+    )
+    max_batch_size: int = setting(
+        5_000, minimum=1, maximum=100_000, help="records handed over at once"
+    )
+    max_batch_delay_ms: int = setting(
+        20, minimum=0, maximum=60_000, help="longest wait for a batch to fill"
+    )
+    create: bool = setting(False, help="create missing topics, with the cluster's defaults")
+    config: dict[str, str] = setting(
+        {}, help="any further property of librdkafka", metavar="NAME=VALUE,…"
+    )
+    schema_registry_url: str | None = setting(
+        None, help="frame values as Confluent's serializers do, with ids of this registry"
+    )
+    schema_registry_auth_username: str | None = setting(None, help="user")
+    schema_registry_auth_password: str | None = setting(None, secret=True, help="password")
+    schema_registry_auto_register: bool = setting(
+        False, help="register the schema if it is not there"
+    )
+
+    def routing(self) -> Routing:
+        """Topics by route or the one topic, keys by template."""
+        assert self.topic is not None
+        _check_topic(self.topic, self.flag("topic"))
+        return Routing(
+            base=self.topic,
+            routes=routes(self.topic_routing, self.flag("topic_routing"), _check_topic),
+            include=payload_cases(self.include_payloads, self.flag("include_payloads")),
+            key=Template(self.key_template, self.flag("key_template")),
+            headers=static_headers(self.static_headers, self.flag("static_headers")),
+            meta_headers_prefix=self.meta_headers_prefix,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """Batches as configured; what they weigh is bounded too."""
+        return Limits(self.max_batch_size, _BATCH_BYTES, self.max_batch_delay_ms / 1000)
+
+    @property
+    def exactly_in_order(self) -> bool:
+        """Tell whether the producer is idempotent, which it can only be with acks=all."""
+        return self.idempotent and self.acks == "all"
+
+    def validate(self) -> None:
+        """Refuse what librdkafka or the brokers would refuse, with the flag's name."""
+        super().validate()
+        for broker in self.brokers:
+            if not _BROKER.fullmatch(broker):
+                raise ConfigError(self.flag("brokers"), broker, "expected host:port,…")
+        self._validate_security()
+        for name in self.config:
+            if name in _OF_FLAGS:
+                raise ConfigError(
+                    self.flag("config"), name, f"expected {self.flag(_OF_FLAGS[name])} instead"
+                )
+            if name in _OF_PUBLISHER:
+                raise ConfigError(
+                    self.flag("config"), name, "is the publisher's own: order hangs on it"
+                )
+        if self.enabled and self.config:
+            self._validate_properties()
+
+    def warnings(self) -> list[str]:
+        """Say what weakens delivery or lets others read along."""
+        found = super().warnings()
+        if self.acks != "all":
+            found.append(
+                f"{self.flag('acks')} {self.acks} counts records as delivered before all in-sync "
+                "replicas have them: a broker's failure can lose, double or reorder events"
+            )
+        elif not self.idempotent:
+            found.append(f"{self.flag('idempotent')} false: a retry can double or reorder events")
+        if self.sasl_mechanism == "PLAIN" and not self.ssl:
+            found.append(
+                f"{self.flag('sasl_mechanism')} PLAIN without {self.flag('ssl')} sends the "
+                "password in clear"
+            )
+        return found
+
+    def client_properties(self) -> dict[str, Any]:
+        """Give what any client of these brokers needs, in librdkafka's names."""
+        protocol = ("SASL_" if self.sasl_mechanism else "") + ("SSL" if self.ssl else "PLAINTEXT")
+        properties: dict[str, Any] = {
+            "bootstrap.servers": ",".join(self.brokers),
+            "client.id": self.client_id,
+            "security.protocol": protocol,
+            "log_level": 2,  # what goes wrong comes through error_cb, once instead of every second
+        }
+        optional = {
+            "ssl.ca.location": self.ssl_ca,
+            "ssl.certificate.location": self.ssl_cert,
+            "ssl.key.location": self.ssl_key,
+            "sasl.mechanism": self.sasl_mechanism,
+            "sasl.username": self.sasl_username,
+            "sasl.password": self.sasl_password,
+        }
+        properties |= {name: str(value) for name, value in optional.items() if value is not None}
+        return properties | self.config
+
+    def producer_properties(self) -> dict[str, Any]:
+        """Give what makes the producer keep its promises; what is configured beside wins."""
+        return {
+            "acks": self.acks,
+            "enable.idempotence": self.exactly_in_order,
+            "enable.gapless.guarantee": self.exactly_in_order,
+            "max.in.flight.requests.per.connection": 5 if self.exactly_in_order else 1,
+            "message.timeout.ms": 0,
+            "delivery.report.only.error": True,
+            "compression.type": self.compression,
+            "reconnect.backoff.max.ms": 1_000,
+            "linger.ms": 1,  # the publisher hands over whole batches
+        } | self.client_properties()
+
+    def _validate_security(self) -> None:
+        for name in ("ssl_ca", "ssl_cert", "ssl_key"):
+            path = getattr(self, name)
+            if path is None:
+                continue
+            if not self.ssl:
+                raise ConfigError(self.flag(name), str(path), f"expected {self.flag('ssl')} too")
+            if not path.is_file():
+                raise ConfigError(self.flag(name), str(path), "expected a file that is there")
+        self._both("ssl_cert", "ssl_key")
+        self._both("sasl_username", "sasl_password")
+        self._both("schema_registry_auth_username", "schema_registry_auth_password")
+        self._both("sasl_mechanism", "sasl_username")
+        url = self.schema_registry_url
+        if url is None:
+            for name in ("schema_registry_auth_username", "schema_registry_auto_register"):
+                if getattr(self, name):
+                    raise ConfigError(
+                        self.flag(name), None, f"expected {self.flag('schema_registry_url')} too"
+                    )
+        elif not re.match(r"(https?|mock)://", url) or "@" in url:
+            raise ConfigError(
+                self.flag("schema_registry_url"),
+                re.sub(r"//.*@", "//***@", url),
+                "expected http(s)://host:port, the password in a flag of its own",
+            )
+
+    def _both(self, one: str, other: str) -> None:
+        for given, missing in ((one, other), (other, one)):
+            if getattr(self, given) is not None and getattr(self, missing) is None:
+                raise ConfigError(
+                    self.flag(missing), None, f"is missing, and {self.flag(given)} is set"
+                )
+
+    def _validate_properties(self) -> None:
+        kafka = require("confluent_kafka", extra=_EXTRA)
+        try:
+            kafka.Producer(self.producer_properties())
+        except kafka.KafkaException as error:
+            raise ConfigError(self.flag("config"), None, error.args[0].str()) from None
+
+
+class _LibraryLog:
+    """Takes librdkafka's own lines, which name what `send` reports anyway."""
+
+    def log(self, _level: int, message: str, *arguments: object) -> None:
+        log.debug("librdkafka: " + message, *arguments)  # noqa: G003 - its format, not ours
+
+
+class KafkaEventBus(EventBus[KafkaConfig]):
+    """Sends records with their headers, keyed by template."""
+
+    name = "kafka"
+    config_type = KafkaConfig
+
+    def __init__(self, config: KafkaConfig) -> None:
+        super().__init__(config)
+        self._producer: Any = None
+        self._topics = config.routing().destinations
+        self._frames: Mapping[str, bytes] = {}
+        self._sizes: Mapping[str, int] = {}
+        self._trouble: str | None = None
+
+    def connect(self) -> None:
+        """Find the topics and their limits, and start a producer fit for them."""
+        self._connect(_CONNECT_TIMEOUT_S)
+
+    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+        """Produce all, wait for all; halve what a broker refused until the culprit is alone."""
+        failures: dict[int, BusError] = {}
+        self._deliver(records, range(len(records)), time.monotonic() + timeout_s, failures)
+        return SendResult(
+            delivered=len(records) - len(failures),
+            duplicates=0,
+            failures=[Failure(index, failures[index]) for index in sorted(failures)],
+        )
+
+    def check(self) -> str:
+        """Look at the cluster, the topics and the registry."""
+        self._trouble = None
+        missing = self._find_topics(
+            self._admin(), _CONNECT_TIMEOUT_S, create=False, complain=not self.config.create
+        )
+        said = f"{','.join(self.config.brokers)}, topics {', '.join(self._topics)}"
+        if missing:
+            said += f" (will be created: {', '.join(missing)})"
+        if self.config.schema_registry_url is not None:
+            self._reach_registry()
+            said += ", schema registry"
+        return said
+
+    def close(self) -> None:
+        """Forget the producer; `send` has accounted for all that was in it."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._wait(time.monotonic() + _PURGE_TIMEOUT_S)
+            self._producer = None
+
+    def _connect(self, timeout_s: float) -> None:
+        self.close()
+        kafka = require("confluent_kafka", extra=_EXTRA)
+        self._trouble = None
+        admin = self._admin()
+        self._find_topics(admin, timeout_s, create=self.config.create)
+        self._sizes = self._topic_sizes(admin, timeout_s)
+        self._frames = self._schema_frames()
+        properties = {
+            # A batch with several records must fit into the most modest topic: a broker refuses
+            # a batch as a whole, and then nobody knows which record was the culprit.
+            "batch.size": min(*self._sizes.values(), _DEFAULT_MESSAGE_BYTES),
+            "message.max.bytes": max(self._sizes.values()),
+            "error_cb": self._on_error,
+        }
+        self._producer = kafka.Producer(
+            properties | self.config.producer_properties(), logger=_LibraryLog()
+        )
+
+    def _deliver(
+        self,
+        records: Sequence[Record],
+        indices: Sequence[int],
+        deadline: float,
+        failures: dict[int, BusError],
+    ) -> None:
+        try:
+            if self._producer is None:
+                self._connect(min(_CONNECT_TIMEOUT_S, max(1.0, deadline - time.monotonic())))
+        except BusError as error:
+            failures.update(dict.fromkeys(indices, error))
+            return
+        refused = self._produce(records, indices, deadline, failures)
+        if not refused:
+            return
+        # After any failure the producer may have stopped for good: the next one is a new one.
+        self.close()
+        culprits = [index for index, error in refused.items() if error.name() in _UNACCEPTABLE]
+        if culprits and len(refused) == 1:
+            [index] = culprits
+            failures[index] = self._rejected(records[index], refused[index].str())
+        elif culprits:
+            left = sorted(refused)
+            half = len(left) // 2
+            for part in (left[:half], left[half:]):
+                if any(error.retriable for error in failures.values()):
+                    failures.update(self._held_back(records, part))
+                else:
+                    self._deliver(records, part, deadline, failures)
+        else:
+            for index, reason in refused.items():
+                failures[index] = self._unavailable(reason, records[index].destination)
+
+    def _produce(
+        self,
+        records: Sequence[Record],
+        indices: Sequence[int],
+        deadline: float,
+        failures: dict[int, BusError],
+    ) -> dict[int, Any]:
+        """Give librdkafka's error for each record that it did not deliver.
+
+        What is too large for its topic never gets that far: it goes to `failures` at once.
+        """
+        refused: dict[int, Any] = {}
+        for place, index in enumerate(indices):
+            record = records[index]
+            value = record.value
+            if self._frames:
+                value = self._frames[record.destination] + value
+            limit = self._sizes[record.destination]
+            if len(value) > limit >> 1 and _size(record, value) > limit:
+                size = f"{_size(record, value)} bytes, and the topic takes {limit} at most"
+                failures[index] = self._rejected(record, size)
+                continue
+            try:
+                if not self._enqueue(record, value, partial(_note, refused, index), deadline):
+                    failures.update(self._held_back(records, indices[place:]))
+                    break
+            except self._client.KafkaException as error:
+                if error.args[0].name() in _UNACCEPTABLE:
+                    failures[index] = self._rejected(record, error.args[0].str())
+                    continue
+                refused.update(dict.fromkeys(indices[place:], error.args[0]))
+                break
+        if not self._wait(deadline):
+            self._producer.purge()
+            self._wait(time.monotonic() + _PURGE_TIMEOUT_S)
+        return refused
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait until nothing is in flight any more; False: out of time."""
+        while len(self._producer):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                self._producer.poll(left)
+            except self._client.KafkaException as error:
+                # The producer has stopped for good; what is in it comes back as failed.
+                self._trouble = error.args[0].str()
+        return True
+
+    def _enqueue(self, record: Record, value: bytes, report: Any, deadline: float) -> bool:
+        """Hand a record to librdkafka, whose full queue is the backpressure; False: out of time."""
+        headers = list(record.headers)
+        while True:
+            try:
+                self._producer.produce(
+                    record.destination, value, record.key, on_delivery=report, headers=headers
+                )
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    return False
+                self._producer.poll(_QUEUE_FULL_WAIT_S)
+            else:
+                return True
+
+    @property
+    def _client(self) -> Any:
+        return require("confluent_kafka", extra=_EXTRA)
+
+    def _admin(self) -> Any:
+        admin = require("confluent_kafka.admin", extra=_EXTRA)
+        return admin.AdminClient(self.config.client_properties() | {"error_cb": self._on_error})
+
+    def _find_topics(
+        self, admin: Any, timeout_s: float, *, create: bool, complain: bool = True
+    ) -> list[str]:
+        """Give the topics that are missing, after creating them or complaining as told."""
+        collection = self._client.TopicCollection(list(self._topics))
+        described = admin.describe_topics(collection, request_timeout=timeout_s)
+        missing = []
+        for topic, future in described.items():
+            try:
+                future.result()
+            except self._client.KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    admin.poll(0)  # hands over what it heard from the brokers
+                    raise self._unavailable(error.args[0], topic) from None
+                missing.append(topic)
+        if missing and create:
+            self._create_topics(admin, missing, timeout_s)
+        elif missing and complain:
+            raise BusUnavailableError(
+                self.name,
+                f"topic does not exist: create it, or set {self.config.flag('create')}",
+                destination=", ".join(missing),
+            )
+        return missing
+
+    def _create_topics(self, admin: Any, topics: Sequence[str], timeout_s: float) -> None:
+        new_topic = require("confluent_kafka.admin", extra=_EXTRA).NewTopic
+        created = admin.create_topics(
+            [new_topic(topic, num_partitions=-1, replication_factor=-1) for topic in topics],
+            request_timeout=timeout_s,
+        )
+        for topic, future in created.items():
+            try:
+                future.result()
+            except self._client.KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise self._unavailable(error.args[0], topic) from None
+            else:
+                log.info("topic created", extra={"bus": self.name, "topic": topic})
+
+    def _topic_sizes(self, admin: Any, timeout_s: float) -> dict[str, int]:
+        """Ask how large a message each topic takes; who may not ask gets the client's default."""
+        library = require("confluent_kafka.admin", extra=_EXTRA)
+        resources = [
+            library.ConfigResource(library.ResourceType.TOPIC, topic) for topic in self._topics
+        ]
+        asked = admin.describe_configs(resources, request_timeout=timeout_s)
+        own = int(self.config.config.get("message.max.bytes", _MAX_MESSAGE_BYTES))
+        sizes = {}
+        for resource, future in asked.items():
+            try:
+                size = int(future.result()["max.message.bytes"].value)
+            except self._client.KafkaException as error:
+                size = _DEFAULT_MESSAGE_BYTES
+                details = {"bus": self.name, "topic": resource.name, "reason": error.args[0].str()}
+                log.debug("topic limits unknown", extra=details)
+            sizes[resource.name] = min(size, own)
+        return sizes
+
+    def _schema_frames(self) -> dict[str, bytes]:
+        """Let Confluent's serializer frame an empty message per topic: nothing but the frame."""
+        if self.config.schema_registry_url is None:
+            return {}
+        from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent  # noqa: PLC0415
+
+        registry = require("confluent_kafka.schema_registry", extra=_EXTRA)
+        protobuf = require("confluent_kafka.schema_registry.protobuf", extra=_EXTRA)
+        contexts = require("confluent_kafka.serialization", extra=_EXTRA)
+        serializer = protobuf.ProtobufSerializer(
+            NormalizedEvent,
+            self._registry(),
+            {
+                "auto.register.schemas": self.config.schema_registry_auto_register,
+                "subject.name.strategy": registry.topic_subject_name_strategy,
+            },
+        )
+        frames = {}
+        for topic in self._topics:
+            context = contexts.SerializationContext(topic, contexts.MessageField.VALUE)
+            try:
+                frames[topic] = serializer(NormalizedEvent(), context)
+            except Exception as error:
+                raise self._registry_unavailable(error) from error
+        return frames
+
+    def _reach_registry(self) -> None:
+        if not self.config.schema_registry_auto_register:
+            self._schema_frames()
+            return
+        try:
+            self._registry().get_subjects()
+        except Exception as error:
+            raise self._registry_unavailable(error) from error
+
+    def _registry(self) -> Any:
+        settings = {"url": self.config.schema_registry_url}
+        user = self.config.schema_registry_auth_username
+        if user is not None:
+            settings["basic.auth.user.info"] = f"{user}:{self.config.schema_registry_auth_password}"
+        registry = require("confluent_kafka.schema_registry", extra=_EXTRA)
+        return registry.SchemaRegistryClient(settings)
+
+    def _registry_unavailable(self, error: Exception) -> BusUnavailableError:
+        return BusUnavailableError(self.name, f"schema registry: {error}")
+
+    def _on_error(self, error: Any) -> None:
+        self._trouble = error.str()
+
+    def _unavailable(self, error: Any, destination: str) -> BusUnavailableError:
+        purged = error.name() in {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+        reason = "not acknowledged in time" if purged else error.str()
+        if self._trouble is not None and self._trouble != reason:
+            reason = f"{reason}: {self._trouble}"
+        return BusUnavailableError(self.name, reason, destination=destination)
+
+    def _rejected(self, record: Record, reason: str) -> RecordRejectedError:
+        return RecordRejectedError(self.name, reason, destination=record.destination)
+
+    def _held_back(
+        self, records: Sequence[Record], indices: Sequence[int]
+    ) -> dict[int, NotSentError]:
+        reason = self._trouble or "held back behind a record that was not delivered"
+        return {
+            index: NotSentError(self.name, reason, destination=records[index].destination)
+            for index in indices
+        }
+
+
+def _note(refused: dict[int, Any], index: int, error: Any, _message: object) -> None:
+    if error is not None:
+        refused[index] = error
+
+
+def _size(record: Record, value: bytes) -> int:
+    """Bound what a batch of this record alone weighs, before compression."""
+    headers = sum(len(name) + len(text) + _HEADER_OVERHEAD for name, text in record.headers)
+    return _BATCH_OVERHEAD + len(record.key.encode()) + len(value) + headers
+
+
+def _check_topic(topic: str, flag: str) -> None:
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise ConfigError(flag, topic, "expected a topic of up to 249 of a-z A-Z 0-9 . _ -")
