@@ -1,0 +1,405 @@
+"""Replays: history, normalized or raw, as the batches of bytes that the server sends."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from time import thread_time
+from types import TracebackType
+from typing import Final, Self, TypedDict, Unpack
+
+import msgspec
+
+from tardis_machine import exchanges
+from tardis_machine.emit import Taken
+from tardis_machine.emit.datatypes import parse_all, sent, sources
+from tardis_machine.history import Filter, History, Reader
+from tardis_machine.log import Throttle
+from tardis_machine.messages import Message, decode_lines
+from tardis_machine.normalize import Normalizer
+from tardis_machine.options import (
+    ReplayNormalizedOptions,
+    ReplayOptions,
+    parse_replay,
+    parse_replay_normalized,
+)
+
+log = logging.getLogger(__name__)
+
+# A step is meant to take this long, so that others on the same event loop get their turn.
+_STEP_S: Final = 0.002
+_MAX_LINES: Final = 1024
+_FIRST_LINES: Final = 64
+_RAW_LINES: Final = 1024
+
+
+class HistoryOptions(TypedDict, total=False):
+    """Where history comes from, for a replay that makes its own."""
+
+    endpoint: str
+    api_key: str
+    cache_dir: Path | str | None
+    cache_max_bytes: int | None
+    sample: bool
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Whole lines that never end inside a local timestamp; may be empty.
+
+    `hidden` are control events that follow, and that the client did not ask for.
+    """
+
+    data: bytes
+    count: int
+    hidden: bytes = b""
+    hidden_count: int = 0
+
+
+_NOTHING: Final = Batch(b"", 0)
+
+
+class NormalizedReplay:
+    """Streams of history, normalized and merged by local time; of equal times the first is first.
+
+    Iterate over it for typed messages, or over `batches()` for the bytes. Each batch takes a few
+    milliseconds, unless `pending()` tells what it has to wait for.
+    """
+
+    def __init__(
+        self,
+        options: Sequence[ReplayNormalizedOptions],
+        *,
+        history: History,
+        strict: bool = False,
+        owns_history: bool = False,
+    ) -> None:
+        self._owned = history if owns_history else None
+        self._readers: list[Reader] = []
+        self._streams: list[Normalizer] = []
+        self._lines = _FIRST_LINES
+        self._parts: list[bytes] = []
+        self._count = 0
+        self._hidden: list[Taken] = []
+        self._last = b""
+        sends_disconnects = any(each.with_disconnect_messages for each in options)
+        try:
+            for each in options:
+                self._open(each, options, history, sends_disconnects, strict)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        option: ReplayNormalizedOptions,
+        options: Sequence[ReplayNormalizedOptions],
+        history: History,
+        sends_disconnects: bool,
+        strict: bool,
+    ) -> None:
+        exchange = exchanges.get(option.exchange)
+        data_types = parse_all(option.data_types)
+        # Types that any option of this exchange asks for are sent from all of its streams.
+        everything = parse_all(
+            name for each in options if each.exchange == exchange.name for name in each.data_types
+        )
+        filters = exchange.filters(sources(data_types), option.symbols, option.from_, option.to)
+        reader = history.read(exchange.name, filters, option.from_, option.to)
+        self._readers.append(reader)
+        self._streams.append(
+            Normalizer(
+                exchange,
+                reader,
+                data_types=data_types,
+                symbols=option.symbols,
+                start=option.from_,
+                sent=sent(everything),
+                sends_disconnects=sends_disconnects,
+                strict=strict,
+            )
+        )
+
+    @property
+    def progress(self) -> float:
+        """The share of minutes that were read."""
+        total = sum(reader.total_minutes for reader in self._readers)
+        return sum(reader.done_minutes for reader in self._readers) / total
+
+    @property
+    def malformed(self) -> int:
+        """Lines and messages that could not be normalized."""
+        return sum(stream.malformed for stream in self._streams)
+
+    @property
+    def ignored_changes(self) -> int:
+        """Book changes that came before their book's first snapshot."""
+        return sum(stream.ignored_changes for stream in self._streams)
+
+    def __iter__(self) -> Iterator[Message]:
+        for batch in self.batches():
+            yield from decode_lines(batch.data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pending(self) -> Future[object] | None:
+        """What the next batch has to wait for; None if it will not block."""
+        for stream in self._streams:
+            if stream.needs_piece:
+                return stream.pieces.pending()
+        return None
+
+    def close(self) -> None:
+        """Stop at once."""
+        for reader in self._readers:
+            reader.close()
+        if self._owned is not None:
+            self._owned.close()
+
+    def batches(self) -> Iterator[Batch]:
+        """Replay to the end."""
+        try:
+            while True:
+                stream = next((each for each in self._streams if each.needs_piece), None)
+                if stream is not None:
+                    stream.read()
+                    yield _NOTHING
+                    continue
+                earliest = self._earliest()
+                if earliest is None:
+                    break
+                try:
+                    self._step(earliest)
+                except Exception:
+                    # What came before the line that ends the replay is whole, and is sent.
+                    for each in self._streams:
+                        self._collect(each)
+                    yield self._flush()
+                    raise
+                yield self._flush() if self._is_border() else _NOTHING
+            if self._parts or self._hidden:
+                yield self._flush()
+            for each in self._streams:
+                if each.failure is not None:
+                    raise each.failure
+        finally:
+            self.close()
+
+    def _earliest(self) -> Normalizer | None:
+        earliest: Normalizer | None = None
+        first: bytes | None = None
+        for stream in self._streams:
+            stamp = stream.stamp
+            if stamp is None:
+                if stream.failure is not None:
+                    return None
+            elif first is None or stamp < first:
+                earliest, first = stream, stamp
+        return earliest
+
+    def _step(self, stream: Normalizer | None) -> None:
+        started = thread_time()
+        done = 0
+        while stream is not None and done < self._lines:
+            limit, inclusive = self._limit(stream)
+            done += stream.run(self._lines - done, limit, inclusive=inclusive)
+            self._last = stream.last_stamp
+            self._collect(stream)
+            if self._hidden or stream.needs_piece:
+                break
+            if len(self._streams) > 1:
+                stream = self._earliest()
+        elapsed = thread_time() - started
+        if done >= self._lines:
+            share = min(2.0, max(0.5, _STEP_S / max(elapsed, 1e-6)))
+            self._lines = min(_MAX_LINES, max(1, int(self._lines * share)))
+
+    def _limit(self, stream: Normalizer) -> tuple[bytes | None, bool]:
+        """Up to where this stream may run before another has its turn."""
+        limit: bytes | None = None
+        inclusive = False
+        passed = False
+        for other in self._streams:
+            if other is stream:
+                passed = True
+                continue
+            stamp = other.stamp
+            if stamp is not None and (limit is None or stamp < limit):
+                limit, inclusive = stamp, passed
+        return limit, inclusive
+
+    def _collect(self, stream: Normalizer) -> None:
+        taken = stream.take()
+        if taken.count:
+            self._parts.append(taken.data)
+            self._count += taken.count
+        hidden = stream.take_hidden()
+        if hidden is not None:
+            self._hidden.append(hidden)
+
+    def _is_border(self) -> bool:
+        """Whether every stream has left the last local timestamp."""
+        return all(stream.stamp != self._last for stream in self._streams)
+
+    def _flush(self) -> Batch:
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        hidden = b"".join(taken.data for taken in self._hidden)
+        batch = Batch(data, self._count, hidden, sum(taken.count for taken in self._hidden))
+        self._parts = []
+        self._hidden = []
+        self._count = 0
+        return batch
+
+
+class RawReplay:
+    """History as it was recorded: one JSON object per line, with its local time."""
+
+    def __init__(
+        self, options: ReplayOptions, *, history: History, owns_history: bool = False
+    ) -> None:
+        self._owned = history if owns_history else None
+        self._exchange = options.exchange
+        self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
+        self._lines: list[bytes] = []
+        self._throttle = Throttle()
+        self.malformed = 0
+
+    @property
+    def progress(self) -> float:
+        """The share of minutes that were read."""
+        return self._reader.done_minutes / self._reader.total_minutes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pending(self) -> Future[object] | None:
+        """What the next batch has to wait for; None if it will not block."""
+        return None if self._lines else self._reader.pending()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._reader.close()
+        if self._owned is not None:
+            self._owned.close()
+
+    def batches(self) -> Iterator[bytes]:
+        """Replay to the end, in NDJSON."""
+        try:
+            for piece in self._reader:
+                self._lines = piece.split(b"\n")
+                while self._lines:
+                    lines = self._lines[:_RAW_LINES]
+                    del self._lines[:_RAW_LINES]
+                    yield self._wrapped(lines)
+        finally:
+            self.close()
+
+    def _wrapped(self, lines: list[bytes]) -> bytes:
+        wrapped = [
+            b'{"localTimestamp":"%b","message":%b}\n' % (line[:28], line[29:])
+            for line in lines
+            if line[27:29] == b"Z "
+        ]
+        if len(wrapped) != len(lines):
+            self._report([line for line in lines if line and line[27:29] != b"Z "])
+        return b"".join(wrapped)
+
+    def _report(self, malformed: Sequence[bytes]) -> None:
+        self.malformed += len(malformed)
+        for line in malformed:
+            held_back = self._throttle.allow()
+            if held_back is not None:
+                log.warning(
+                    "line without a local time left out",
+                    extra={
+                        "exchange": self._exchange,
+                        "line": line[:200].decode(errors="replace"),
+                        "malformed": self.malformed,
+                        "held_back": held_back,
+                    },
+                )
+
+
+def replay_normalized_many(
+    options: Sequence[ReplayNormalizedOptions], *, history: History, strict: bool = False
+) -> NormalizedReplay:
+    """Replay several streams merged into one."""
+    return NormalizedReplay(options, history=history, strict=strict)
+
+
+def replay_normalized(
+    *,
+    exchange: str,
+    from_: str | datetime,
+    to: str | datetime,
+    data_types: Sequence[str],
+    symbols: Sequence[str] | None = None,
+    with_disconnect_messages: bool = False,
+    strict: bool = False,
+    history: History | None = None,
+    **where: Unpack[HistoryOptions],
+) -> NormalizedReplay:
+    """Replay one exchange's normalized and computed messages.
+
+    >>> for trade in replay_normalized(exchange="bitmex", from_="2024-03-01", to="2024-03-02",
+    ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
+    """
+    asked = {
+        "exchange": exchange,
+        "from": _iso(from_),
+        "to": _iso(to),
+        "dataTypes": list(data_types),
+        "symbols": None if symbols is None else list(symbols),
+        "withDisconnectMessages": with_disconnect_messages,
+    }
+    options = parse_replay_normalized(msgspec.json.encode(asked).decode())
+    return NormalizedReplay(
+        options,
+        history=history or History(**where),
+        strict=strict,
+        owns_history=history is None,
+    )
+
+
+def replay_raw(options: ReplayOptions, *, history: History) -> RawReplay:
+    """Replay what an exchange sent, for validated options."""
+    return RawReplay(options, history=history)
+
+
+def replay(
+    *,
+    exchange: str,
+    from_: str | datetime,
+    to: str | datetime,
+    filters: Sequence[Filter] = (),
+    history: History | None = None,
+    **where: Unpack[HistoryOptions],
+) -> RawReplay:
+    """Replay what an exchange sent, as it was recorded."""
+    asked = {"exchange": exchange, "from": _iso(from_), "to": _iso(to), "filters": list(filters)}
+    options = parse_replay(msgspec.json.encode(asked).decode())
+    return RawReplay(options, history=history or History(**where), owns_history=history is None)
+
+
+def _iso(time: str | datetime) -> str:
+    if isinstance(time, str):
+        return time
+    moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return moment.astimezone(UTC).isoformat()
