@@ -68,13 +68,14 @@ def _trades(making: Making) -> Route:
         if row.origin in _OFF_BOOK:
             return True
         number = row.id
+        timestamp = row.timestamp
         emit(
             row.symbol,
             str(number) if number.__class__ is int else _text(number),
             row.price or required(row.price, "trade", "p"),
             row.amount or required(row.amount, "trade", "q"),
             "sell" if row.buyer_is_maker else "buy",
-            _time(row.timestamp, "trade", "T"),
+            timestamp if timestamp.__class__ is int else _time(timestamp, "trade", "T"),
         )
         return True
 

@@ -5,12 +5,7 @@ from collections.abc import Callable
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Handler
 
-_MAX_CHANNELS = 100_000
-
-
-def _unseen(_: bytes) -> bool:
-    """Stand for a channel met for the first time."""
-    return False
+_MAX_HEADS = 100_000
 
 
 def dispatcher(
@@ -21,32 +16,28 @@ def dispatcher(
     """Make a handler that calls the one that `route` gives for a message's channel.
 
     Exchanges print the keys of a message in a fixed order: `prefix` is what comes before the
-    channel's name in nearly all of them, and cutting it out costs a tenth of decoding. Other
-    lines go through `channel_of`, which decodes.
+    channel's name in nearly all of them, so that the first bytes of a line, up to the name's end,
+    tell its handler. Other lines go through `channel_of`, which decodes.
     """
     length = len(prefix)
+
+    def learn(line: bytes) -> bool:
+        end = line.find(b'"', length)
+        if end < 0 or b"\\" in line[length:end] or not line.startswith(prefix):
+            channel = channel_of(line)
+            handler = None if channel is None else route(channel)
+        else:
+            if len(handlers) >= _MAX_HEADS:  # channels made up by a broken feed
+                handlers.clear()
+            handler = handlers[line[:end]] = route(line[length:end].decode())
+        return handler is not None and handler(line)
+
     handlers: dict[bytes, Handler | None] = {}
-
-    def read(line: bytes) -> Handler | None:
-        channel = channel_of(line)
-        return None if channel is None else route(channel)
-
-    def learn(name: bytes) -> Handler | None:
-        if len(handlers) >= _MAX_CHANNELS:  # names made up by a broken feed
-            handlers.clear()
-        handler = handlers[name] = route(name.decode())
-        return handler
+    handler_of = handlers.get
 
     def handle(line: bytes) -> bool:
+        handler = handler_of(line[: line.find(b'"', length)], learn)
         try:
-            end = line.find(b'"', length)
-            name = line[length:end]
-            if end < 0 or b"\\" in name or not line.startswith(prefix):
-                handler = read(line)
-            else:
-                handler = handlers.get(name, _unseen)
-                if handler is _unseen:
-                    handler = learn(name)
             return handler is not None and handler(line)
         except RecursionError:
             raise MapperError("message", "nested too deeply") from None
