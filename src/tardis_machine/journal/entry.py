@@ -1,0 +1,142 @@
+"""An entry: one batch of a response as it lies on disk."""
+
+import mmap
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+from isal import isal_zlib
+
+from tardis_machine.errors import TardisMachineError
+
+_VERSION: Final = 1
+_HIDDEN: Final = 1
+_CHECKSUM: Final = struct.Struct("<I")
+# version, flags, unused, provenance bytes, data bytes, messages, position, ingest time in us
+_HEAD: Final = struct.Struct("<BBHIIIQQ")
+HEADER_BYTES: Final = _CHECKSUM.size + _HEAD.size
+
+
+class CorruptError(TardisMachineError):
+    """Bytes that are no entry."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"{reason} at offset {offset}")
+
+
+class Provenance(msgspec.Struct, array_like=True, frozen=True):
+    """What all entries of one response have in common."""
+
+    producer_id: str
+    request_id: str = ""
+    session_id: str = ""
+    origin: int = 0
+    transport: str = ""
+    route: str = ""
+    source: str = "tardis-machine"
+    meta: dict[str, str] = {}
+
+
+class Entry(NamedTuple):
+    """One batch: where it lies, what its header says, and its NDJSON."""
+
+    segment: int
+    offset: int
+    end: int
+    provenance: bytes
+    position: int
+    messages: int
+    ingest_us: int
+    hidden: bool
+    data: bytes
+
+
+def encode_provenance(provenance: Provenance) -> bytes:
+    return msgspec.msgpack.encode(provenance)
+
+
+_provenance_decoder = msgspec.msgpack.Decoder(Provenance)
+
+
+def decode_provenance(data: bytes) -> Provenance:
+    return _provenance_decoder.decode(data)
+
+
+def header(
+    provenance: bytes, data: bytes, count: int, position: int, ingest_us: int, *, hidden: bool
+) -> bytes:
+    """Make the bytes that precede provenance and data on disk."""
+    flags = _HIDDEN if hidden else 0
+    head = _HEAD.pack(_VERSION, flags, 0, len(provenance), len(data), count, position, ingest_us)
+    checksum = isal_zlib.crc32(data, isal_zlib.crc32(provenance, isal_zlib.crc32(head)))
+    return _CHECKSUM.pack(checksum) + head
+
+
+def size_at(buffer: bytes, start: int) -> int | None:
+    """Tell an entry's size from its header; None while the header is not complete."""
+    if len(buffer) - start < HEADER_BYTES:
+        return None
+    version, _, _, provenance, data, _, _, _ = _HEAD.unpack_from(buffer, start + _CHECKSUM.size)
+    if version != _VERSION:
+        raise CorruptError(start, f"entry of version {version}, not {_VERSION},")
+    return HEADER_BYTES + int(provenance) + int(data)
+
+
+class Heading(NamedTuple):
+    """An entry's header and where its parts lie, without reading its data."""
+
+    provenance: bytes
+    position: int
+    messages: int
+    data: int
+    end: int
+
+
+def heading_at(content: mmap.mmap, offset: int) -> Heading | None:
+    """Read the header at `offset`, whatever the checksum; None if no whole entry can lie there."""
+    body = offset + HEADER_BYTES
+    if body > len(content):
+        return None
+    version, _, _, provenance, data, count, position, _ = _HEAD.unpack_from(
+        content, offset + _CHECKSUM.size
+    )
+    end = body + provenance + data
+    if version != _VERSION or end > len(content):
+        return None
+    start = body + provenance
+    return Heading(content[body:start], position, count, start, end)
+
+
+def sound_at(content: mmap.mmap, offset: int) -> Heading | None:
+    """Read the header at `offset` if the entry there is whole and its checksum right."""
+    found = heading_at(content, offset)
+    if found is None:
+        return None
+    (checksum,) = _CHECKSUM.unpack_from(content, offset)
+    with memoryview(content) as view, view[offset + _CHECKSUM.size : found.end] as body:
+        return found if isal_zlib.crc32(body) == checksum else None
+
+
+def parse(buffer: bytes, start: int, segment: int, offset: int) -> Entry:
+    """Read the whole entry at `start`, which lies at `offset` of its segment."""
+    _, flags, _, n_provenance, n_data, count, position, ingest_us = _HEAD.unpack_from(
+        buffer, start + _CHECKSUM.size
+    )
+    body = start + HEADER_BYTES
+    end = body + n_provenance + n_data
+    (checksum,) = _CHECKSUM.unpack_from(buffer, start)
+    if isal_zlib.crc32(memoryview(buffer)[start + _CHECKSUM.size : end]) != checksum:
+        raise CorruptError(offset, "checksum does not match")
+    return Entry(
+        segment,
+        offset,
+        offset + end - start,
+        buffer[body : body + n_provenance],
+        position,
+        count,
+        ingest_us,
+        bool(flags & _HIDDEN),
+        buffer[body + n_provenance : end],
+    )
