@@ -1,0 +1,131 @@
+"""Settings of the journal and of the publisher; those of each bus are in its own module."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tardis_machine.config import ConfigError, Section, bytes_size, setting
+
+FLOWS: Final = ("http-replay", "ws-replay", "ws-stream")
+_FSYNC: Final = re.compile(r"interval:(\d+)(ms|s)")
+_SMALLEST_JOURNAL: Final = 1 << 20
+
+
+def _default_dir() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "tardis-machine" / "journal"
+
+
+def fsync_interval(text: str) -> float | None:
+    """Read `interval:500ms`, `batch` or `never` as seconds between syncs, 0, or None."""
+    if text == "never":
+        return None
+    if text == "batch":
+        return 0.0
+    match = _FSYNC.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise ValueError("expected interval:500ms, interval:2s, batch or never")
+    return int(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+def _fsync(text: str) -> str:
+    fsync_interval(text)
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalConfig(
+    Section,
+    section="journal",
+    title="Journal",
+    note="used only while a bus is on; one directory per set of buses",
+):
+    """Where messages wait for the buses, and how many."""
+
+    dir: Path | None = setting(
+        None,
+        help="directory of the journal; without it tardis-machine/journal in XDG_STATE_HOME",
+    )
+    max_bytes: int = setting(
+        8 << 30,
+        help="bound of the whole directory; units such as 8GiB work",
+        minimum=_SMALLEST_JOURNAL,
+        parse=bytes_size,
+        metavar="BYTES",
+    )
+    fsync: str = setting(
+        "interval:500ms",
+        help="when written data is forced to disk; only power loss makes a difference",
+        parse=_fsync,
+        metavar="interval:500ms|batch|never",
+    )
+    stall_s: float = setting(
+        60.0,
+        help="a bus that has not moved for so long while the journal is full is skipped ahead",
+        minimum=0,
+    )
+    when_full: str = setting(
+        "pace",
+        choices=("pace", "drop", "error"),
+        help="slow replays down, skip the oldest, or end the response",
+    )
+
+    @property
+    def path(self) -> Path:
+        return self.dir or _default_dir()
+
+    @property
+    def fsync_s(self) -> float | None:
+        """Give the seconds between syncs; 0 after each batch, None never."""
+        return fsync_interval(self.fsync)
+
+    def warnings(self) -> list[str]:
+        if self.when_full == "drop":
+            return ["--journal-when-full drop: a full journal loses the oldest messages at once"]
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishConfig(Section, title="Publishing"):
+    """What is published, as whom, and how long it is tried."""
+
+    publish_flows: tuple[str, ...] = setting(
+        FLOWS, choices=FLOWS, help="responses that are published", metavar="FLOW,…"
+    )
+    publish_source: str = setting("tardis-machine", help="source in every envelope")
+    producer_id: str | None = setting(
+        None, help="name of this instance in every envelope; without it host name and process"
+    )
+    dead_letter_dir: Path | None = setting(
+        None, help="what a bus will never accept; without it dead-letters in the journal's"
+    )
+    drain_timeout_s: float = setting(30.0, help="how long shutdown waits for the buses", minimum=0)
+    retry_max: int = setting(
+        8, help="failures in a row after which a bus counts as unhealthy", minimum=1
+    )
+    retry_min_ms: int = setting(
+        100, help="first pause after a failure, doubled each time", minimum=1
+    )
+    retry_max_s: float = setting(
+        30.0, help="longest pause; an unhealthy bus is tried again so often", minimum=0.01
+    )
+    send_timeout_s: float = setting(
+        30.0, help="how long a batch may go unacknowledged", minimum=0.1
+    )
+
+    def validate(self) -> None:
+        if not self.publish_flows:
+            raise ConfigError(
+                self.flag("publish_flows"), "", f"expected some of {', '.join(FLOWS)}"
+            )
+        if self.retry_min_ms > self.retry_max_s * 1000:
+            raise ConfigError(
+                self.flag("retry_min_ms"),
+                self.retry_min_ms,
+                f"expected at most {self.flag('retry_max_s')} ({self.retry_max_s:g} s)",
+            )
+
+    def dead_letters(self, journal: Path) -> Path:
+        return self.dead_letter_dir or journal / "dead-letters"
