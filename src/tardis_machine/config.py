@@ -467,7 +467,8 @@ def describe(sections: Iterable[type[Section]]) -> str:
                 flag += f" {option.metavar}".replace("|", "\\|")
             default = f"`{option.shown(option.default)}`" if option.default not in EMPTY else ""
             meaning = (known.help + _bounds(known)).replace("|", "\\|")
-            row = (flag, " ".join(variables), f"`{option.name}`", default, meaning)
+            name = option.name.removesuffix("_")
+            row = (flag, " ".join(variables), f"`{name}`", default, meaning)
             lines.append("| " + " | ".join(row) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -559,7 +560,8 @@ def _noun(given: str) -> str:
 
 
 def _key(owner: type[Section], name: str) -> str:
-    return f"{owner.section}_{name}" if owner.section else name
+    word = name.removesuffix("_")  # a field called `pass_` is still --nats-pass
+    return f"{owner.section}_{word}" if owner.section else word
 
 
 def _default(entry: "Field[Any]") -> Any:
@@ -770,6 +772,7 @@ def _flatten(
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = _snake(key)
+        name = f"{name}_" if f"{name}_" in names else name
         prefixed = f"{name}_"
         nested = isinstance(value, Mapping) and any(n.startswith(prefixed) for n in names)
         if name not in names and nested:

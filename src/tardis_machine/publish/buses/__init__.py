@@ -8,9 +8,10 @@ from tardis_machine.publish.buses.base import BusConfig, EventBus
 from tardis_machine.publish.buses.console import ConsoleEventBus
 from tardis_machine.publish.buses.file import FileEventBus
 from tardis_machine.publish.buses.kafka import KafkaEventBus
+from tardis_machine.publish.buses.nats import NatsEventBus
 
 BUSES: Final[dict[str, type[EventBus[Any]]]] = {
-    bus.name: bus for bus in (KafkaEventBus, ConsoleEventBus, FileEventBus)
+    bus.name: bus for bus in (KafkaEventBus, NatsEventBus, ConsoleEventBus, FileEventBus)
 }
 """Every bus by name. Client libraries are imported when a bus connects, not here."""
 

@@ -98,6 +98,14 @@ class BusConfig(Section, ABC):
         if self.enabled:
             self.routing()
 
+    def both_or_neither(self, one: str, other: str) -> None:
+        """Refuse one of two settings without the other."""
+        for given, missing in ((one, other), (other, one)):
+            if getattr(self, given) is not None and getattr(self, missing) is None:
+                raise ConfigError(
+                    self.flag(missing), None, f"is missing, and {self.flag(given)} is set"
+                )
+
     def warnings(self) -> list[str]:
         """Say which routes the allow-list leaves unused."""
         unused = self.routing().unused_routes if self.enabled else ()

@@ -238,10 +238,10 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
                 raise ConfigError(self.flag(name), str(path), f"expected {self.flag('ssl')} too")
             if not path.is_file():
                 raise ConfigError(self.flag(name), str(path), "expected a file that is there")
-        self._both("ssl_cert", "ssl_key")
-        self._both("sasl_username", "sasl_password")
-        self._both("schema_registry_auth_username", "schema_registry_auth_password")
-        self._both("sasl_mechanism", "sasl_username")
+        self.both_or_neither("ssl_cert", "ssl_key")
+        self.both_or_neither("sasl_username", "sasl_password")
+        self.both_or_neither("schema_registry_auth_username", "schema_registry_auth_password")
+        self.both_or_neither("sasl_mechanism", "sasl_username")
         url = self.schema_registry_url
         if url is None:
             for name in ("schema_registry_auth_username", "schema_registry_auto_register"):
@@ -255,13 +255,6 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
                 re.sub(r"//.*@", "//***@", url),
                 "expected http(s)://host:port, the password in a flag of its own",
             )
-
-    def _both(self, one: str, other: str) -> None:
-        for given, missing in ((one, other), (other, one)):
-            if getattr(self, given) is not None and getattr(self, missing) is None:
-                raise ConfigError(
-                    self.flag(missing), None, f"is missing, and {self.flag(given)} is set"
-                )
 
     def _validate_properties(self) -> None:
         kafka = require("confluent_kafka", extra=_EXTRA)
