@@ -71,15 +71,16 @@ class Cache:
                 minute, minutes = match.groups()
                 yield CachedSlice(hour * 60 + int(minute), int(minutes or 1), directory / name)
 
-    def store(self, path: Path, chunks: Iterable[bytes]) -> None:
+    def store(self, path: Path, chunks: Iterable[bytes]) -> int:
         """Write a slice under a name nobody looks at; give it its own once it proved sound.
 
-        The file is pinned: whoever asked for it has yet to read it.
+        Returns its size. The file is pinned: whoever asked for it has yet to read it.
         """
         unique = f"{os.getpid()}-{threading.get_ident()}"
         temporary = path.with_name(f".{path.name}.{unique}.unfinished{path.suffix}")
+        file = self._create(temporary)
         try:
-            with self._create(temporary) as file:
+            with file:
                 for chunk in chunks:
                     try:
                         file.write(chunk)
@@ -91,11 +92,13 @@ class Cache:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+        size = _size(path)
         if self.max_bytes is not None:
             with self._lock:
                 if self._estimate is not None:
-                    self._estimate += _size(path)
+                    self._estimate += size
             self.evict()
+        return size
 
     def _create(self, path: Path) -> io.FileIO:
         # Unbuffered, so that a full disk shows at the write that meets it.
@@ -146,13 +149,13 @@ class Cache:
                 del self._pinned[path]
         self.evict()
 
-    def is_full_of_pinned(self) -> bool:
-        """Tell whether fetching further ahead would exceed the bound with nothing to evict."""
+    def has_room(self, expected_bytes: int) -> bool:
+        """Tell whether so much can come without exceeding the bound, all that may go gone."""
         if self.max_bytes is None:
-            return False
+            return True
         with self._lock:
             pinned = list(self._pinned)
-        return sum(_size(path) for path in pinned) >= self.max_bytes
+        return sum(_size(path) for path in pinned) + expected_bytes <= self.max_bytes
 
     def evict(self) -> None:
         """Remove the oldest files, except those about to be read, until the bound holds."""

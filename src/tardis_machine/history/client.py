@@ -54,6 +54,7 @@ class FetchedSlice(NamedTuple):
     """What a call gave: the file in the cache, and how much to ask for next."""
 
     cached: CachedSlice
+    bytes: int
     suggested_minutes: int | None
 
 
@@ -246,9 +247,10 @@ class Client:
             )
         suffix = "zst" if encoding == "zstd" else "gz"
         path = self._cache.path(request.exchange, request.key, request.start, minutes, suffix)
-        self._cache.store(path, _body(response, abort))
+        size = self._cache.store(path, _body(response, abort))
         return FetchedSlice(
             CachedSlice(request.start, minutes, path),
+            size,
             _count(response.headers.get("x-suggested-slice-size")),
         )
 

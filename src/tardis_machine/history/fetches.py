@@ -3,7 +3,8 @@
 import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Final
 
 from tardis_machine.history.cache import Cache
@@ -18,9 +19,12 @@ _IDLE_S: Final = 5.0
 class Fetch:
     """Slices fetched one after the other by one thread, for one or more replays."""
 
-    def __init__(self, requests: Sequence[SliceRequest], key: tuple[SliceRequest, ...]) -> None:
+    def __init__(
+        self, requests: Sequence[SliceRequest], key: tuple[SliceRequest, ...], expected_bytes: int
+    ) -> None:
         self.requests = requests
         self.key = key
+        self.expected_bytes = expected_bytes
         self.future: Future[list[FetchedSlice]] = Future()
         # Running from the start: a waiter that gives up must not cancel it for the others.
         self.future.set_running_or_notify_cancel()
@@ -28,6 +32,14 @@ class Fetch:
         self.users = 1
         self.kept: list[FetchedSlice] = []
         """Its files, kept from eviction while a replay has yet to read them."""
+
+    def settle(self, outcome: list[FetchedSlice] | BaseException) -> None:
+        """Say how it ended, unless that has been said."""
+        with suppress(InvalidStateError):
+            if isinstance(outcome, BaseException):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
 
 
 class Fetches:
@@ -45,7 +57,9 @@ class Fetches:
         self._idle = 0
         self._closed = False
 
-    def submit(self, replay: Hashable, requests: Sequence[SliceRequest]) -> Fetch:
+    def submit(
+        self, replay: Hashable, requests: Sequence[SliceRequest], expected_bytes: int = 0
+    ) -> Fetch:
         """Queue slices for a replay, or join the fetch that another has under way for them."""
         # The request's origin is this replay's own; what is fetched does not depend on it.
         key = tuple(request._replace(origin=0) for request in requests)
@@ -55,7 +69,7 @@ class Fetches:
             if (shared := self._shared.get(key)) is not None:
                 shared.users += 1
                 return shared
-            fetch = self._shared[key] = Fetch(requests, key)
+            fetch = self._shared[key] = Fetch(requests, key, expected_bytes)
             self._waiting.setdefault(replay, deque()).append(fetch)
             self._queued += 1
             if self._queued <= self._idle:
@@ -64,6 +78,11 @@ class Fetches:
                 self._threads += 1
                 threading.Thread(target=self._work, name="tardis-fetch", daemon=True).start()
             return fetch
+
+    def expected_bytes(self) -> int:
+        """About how much the fetches under way will add to the cache."""
+        with self._changed:
+            return sum(fetch.expected_bytes for fetch in self._shared.values())
 
     def release(self, fetch: Fetch) -> None:
         """Say that a replay is done with a fetch and its files; nobody left, it ends at once."""
@@ -74,6 +93,7 @@ class Fetches:
             self._forget(fetch)
             kept, fetch.kept = fetch.kept, []
         fetch.abort.set()
+        fetch.settle(ReaderClosedError("the replay was closed before its end"))
         self._unpin(kept)
 
     def close(self) -> None:
@@ -81,15 +101,13 @@ class Fetches:
         with self._changed:
             self._closed = True
             fetches = list(self._shared.values())
-            waiting = [fetch for queue in self._waiting.values() for fetch in queue]
             self._waiting.clear()
             self._queued = 0
             self._shared.clear()
             self._changed.notify_all()
         for fetch in fetches:
             fetch.abort.set()
-        for fetch in waiting:
-            fetch.future.set_exception(ReaderClosedError("the history was closed"))
+            fetch.settle(ReaderClosedError("the history was closed"))
 
     def _forget(self, fetch: Fetch) -> None:
         if self._shared.get(fetch.key) is fetch:
@@ -104,7 +122,7 @@ class Fetches:
                 self._unpin(fetched)
                 with self._changed:
                     self._forget(fetch)
-                fetch.future.set_exception(error)
+                fetch.settle(error)
             else:
                 with self._changed:
                     self._forget(fetch)
@@ -112,7 +130,7 @@ class Fetches:
                     fetch.kept = fetched if wanted else []
                 if not wanted:
                     self._unpin(fetched)
-                fetch.future.set_result(fetched)
+                fetch.settle(fetched)
 
     def _unpin(self, fetched: Sequence[FetchedSlice]) -> None:
         for each in fetched:

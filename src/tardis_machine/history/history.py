@@ -11,7 +11,7 @@ from typing import Final, Self
 import tardis_machine.sample as sample_data
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.client import DEFAULT_ENDPOINT, MAX_TRIES, Client, SliceRequest
-from tardis_machine.history.errors import HistoryError
+from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.reader import Reader
@@ -37,6 +37,7 @@ class History:
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._sample = sample
+        self._closed = False
         directory = sample_data.cache_dir() if sample else Path(cache_dir or default_cache_dir())
         self.cache = Cache(directory, None if sample else cache_max_bytes)
         self._client = Client(
@@ -59,6 +60,8 @@ class History:
 
     def read(self, exchange: str, filters: Sequence[Filter], start: int, end: int) -> Reader:
         """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes)."""
+        if self._closed:
+            raise ReaderClosedError("the history is closed")
         # The name becomes part of a path and of a URL.
         if not _EXCHANGE.fullmatch(exchange):
             raise HistoryError(f"not an exchange's name: {exchange!r}", status=400)
@@ -95,6 +98,7 @@ class History:
 
     def close(self) -> None:
         """End every replay and every fetch at once."""
+        self._closed = True
         for reader in list(self._readers):
             reader.close()
         self._fetches.close()

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
-from tardis_machine.history.client import SliceRequest
+from tardis_machine.history.client import FetchedSlice, SliceRequest
 from tardis_machine.history.errors import CorruptSliceError, HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
 from tardis_machine.history.pieces import Window, first_stamp, last_stamp, pieces, verify
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Select = Callable[[bytes], bytes]
 """Keeps the lines of a piece that were asked for."""
@@ -64,15 +66,17 @@ class Reader:
         self._select = select
         self._coverage = self._list_coverage()
         self._slice_minutes = 1
+        self._bytes_per_minute = 0
         self._segments: deque[_Segment] = deque()
         self._planned = self._done = request.start
         self._pieces: Iterator[bytes] | None = None
         self._window: Window | None = None
         self._skip = 0
         self._closed = False
+        self._complete = False
         self._probed = False
         self._probe: Fetch | None = None
-        self._opening: Future[None] = workers.submit(self._open)
+        self._opening: Future[None] = _start(workers, self._open)
 
     @property
     def total_minutes(self) -> int:
@@ -111,6 +115,7 @@ class Reader:
                         waits.exception()
                     self._raise_failure()
                     if not self._segments:
+                        self._complete = True
                         self.close()
                         break
                     self._begin(self._segments[0])
@@ -119,6 +124,8 @@ class Reader:
             except BaseException:
                 self.close()
                 raise
+        if not self._complete:
+            raise ReaderClosedError("the replay was closed before its end")
         raise StopIteration
 
     def close(self) -> None:
@@ -190,11 +197,11 @@ class Reader:
             if waits.exception() is not None:
                 return None
             self._probed = True
-            suggested = []
-            for fetched in self._probe.future.result():
-                self._coverage.add(fetched.cached)
-                suggested.append(fetched.suggested_minutes or 1)
-            self._adapt(min(suggested))
+            fetched = self._probe.future.result()
+            for each in fetched:
+                self._coverage.add(each.cached)
+                self._learn(each)
+            self._slice_minutes = min(self._suggested(each) for each in fetched)
         self._plan()
         return self._settle(self._segments[0]) if self._segments else None
 
@@ -212,10 +219,10 @@ class Reader:
                 self._cache.pin(cached.path)
                 segment = _Segment(self._planned, min(self._end, cached.end), cached=cached)
             else:
-                if self._segments and self._cache.is_full_of_pinned():
-                    break
                 limit = min(self._slice_minutes, self._end - self._planned)
                 minutes = self._coverage.gap(self._planned, limit)
+                if self._segments and not self._has_room(minutes):
+                    break
                 fetch = self._submit([self._slice(self._planned, minutes)])
                 segment = _Segment(self._planned, self._planned + minutes, fetch=fetch)
             self._segments.append(segment)
@@ -224,6 +231,12 @@ class Reader:
             cached = segment.cached
             if cached is not None and segment.verification is None and segment.fetch is None:
                 segment.verification = self._verify(cached)
+
+    def _has_room(self, minutes: int) -> bool:
+        if self._fetches is None or self._cache.max_bytes is None:
+            return True
+        expected = self._fetches.expected_bytes() + minutes * self._bytes_per_minute
+        return self._cache.has_room(expected)
 
     def _settle(self, segment: _Segment) -> Future[object] | None:
         """Bring the segment as far as it gets without waiting; return what it then waits for."""
@@ -254,18 +267,24 @@ class Reader:
             rest = self._submit([self._slice(start, end - start)])
             self._segments.insert(1, _Segment(start, end, fetch=rest))
             segment.end = start
-        self._adapt(fetched.suggested_minutes)
+        self._learn(fetched)
+        self._slice_minutes = self._suggested(fetched)
 
-    def _adapt(self, suggested_minutes: int | None) -> None:
-        if suggested_minutes is not None and self._request.filters != "[]":
-            self._slice_minutes = suggested_minutes
+    def _learn(self, fetched: FetchedSlice) -> None:
+        per_minute = fetched.bytes // fetched.cached.minutes
+        self._bytes_per_minute = max(self._bytes_per_minute, per_minute)
+
+    def _suggested(self, fetched: FetchedSlice) -> int:
+        if self._request.filters == "[]":
+            return 1
+        return fetched.suggested_minutes or self._slice_minutes
 
     def _verify(self, cached: CachedSlice) -> Future[CorruptSliceError | None]:
         if self._cache.is_verified(cached.path):
             verified: Future[CorruptSliceError | None] = Future()
             verified.set_result(None)
             return verified
-        return self._workers.submit(self._verify_file, cached)
+        return _start(self._workers, lambda: self._verify_file(cached))
 
     def _verify_file(self, cached: CachedSlice) -> CorruptSliceError | None:
         try:
@@ -287,7 +306,8 @@ class Reader:
                 status=404,
                 exchange=self._request.exchange,
             )
-        return self._fetches.submit(self, requests)
+        expected = sum(each.minutes for each in requests) * self._bytes_per_minute
+        return self._fetches.submit(self, requests, expected)
 
     def _release(self, fetch: Fetch) -> None:
         if self._fetches is not None:
@@ -299,7 +319,7 @@ class Reader:
         if segment.cached is None:
             if segment.fetch is not None:
                 segment.fetch.future.result()
-            raise ReaderClosedError("the replay was closed while it was read")
+            raise ReaderClosedError("the replay was closed before its end")
         cached = segment.cached
         self._pieces = pieces(cached.path)
         self._window = None
@@ -382,6 +402,23 @@ class Reader:
         elif segment.cached is not None:
             self._cache.unpin(segment.cached.path)
         segment.fetch = segment.cached = segment.verification = None
+
+
+def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Run in the background; a waiter that gives up cannot cancel it, a shutdown ends it."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def done(inner: Future[T]) -> None:
+        if inner.cancelled():
+            future.set_exception(ReaderClosedError("the history was closed"))
+        elif (error := inner.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(inner.result())
+
+    workers.submit(work).add_done_callback(done)
+    return future
 
 
 def _iso(minute: int) -> str:

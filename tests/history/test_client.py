@@ -1,0 +1,178 @@
+import gzip
+import logging
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.history.cache import Cache
+from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
+from tardis_machine.history.errors import HistoryError, ReaderClosedError, RetriesExhaustedError
+from tardis_machine.history.pieces import pieces
+from tests.servers.tardis_api import Fault, TardisApi, numbered_lines
+
+MINUTE = 1709251200 // 60
+FILTERS = '[{"channel":"trade","symbols":["A/B C"]}]'
+
+
+class Api:
+    """A client beside its server, with pauses noted instead of slept."""
+
+    def __init__(self, server: TardisApi, directory: Path, api_key: str = "") -> None:
+        self.server = server
+        self.pauses: list[float] = []
+        self.client = Client(
+            Cache(directory), endpoint=server.endpoint, api_key=api_key, sleep=self.pauses.append
+        )
+
+    def fetch(self, offset: int = 3, minutes: int = 1, filters: str = FILTERS) -> FetchedSlice:
+        request = SliceRequest("ftx", "key", filters, MINUTE, MINUTE + offset, minutes)
+        return self.client.fetch(request, Abort())
+
+
+@pytest.fixture
+def api(tardis_api: TardisApi, tmp_path: Path) -> Api:
+    return Api(tardis_api, tmp_path)
+
+
+def content(fetched: FetchedSlice) -> bytes:
+    return b"".join(pieces(fetched.cached.path))
+
+
+def test_a_request_is_written_as_the_api_wants_it(api: Api) -> None:
+    api.fetch()
+    api.fetch(minutes=5, filters="[]")
+    first, second = api.server.calls
+    assert first.query == (
+        "from=2024-03-01T00:00:00.000Z&offset=3&compression=zstd"
+        "&filters=%5B%7B%22channel%22%3A%22trade%22%2C%22symbols%22%3A%5B%22A%2FB%20C%22%5D%7D%5D"
+    )
+    assert second.query == "from=2024-03-01T00:00:00.000Z&offset=3&compression=zstd&sliceSize=5"
+    assert first.headers["Accept-Encoding"] == "zstd, gzip"
+    assert "Authorization" not in first.headers
+
+
+def test_the_key_is_sent_as_a_bearer_token(tardis_api: TardisApi, tmp_path: Path) -> None:
+    tardis_api.api_key = "sesame"
+    Api(tardis_api, tmp_path, api_key="sesame").fetch()
+    assert tardis_api.calls[0].headers["Authorization"] == "Bearer sesame"
+    with pytest.raises(HistoryError, match="Invalid API key") as caught:
+        Api(tardis_api, tmp_path, api_key="wrong").fetch(4)
+    assert caught.value.status == 401
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
+def test_a_slice_is_kept_as_it_was_sent(api: Api, encoding: str) -> None:
+    api.server.encoding = encoding
+    api.server.suggested_minutes = 17
+    fetched = api.fetch(minutes=2)
+    suffix = {"zstd": "zst", "gzip": "gz"}[encoding]
+    assert fetched.cached.path.name == f"03.size-2.json.{suffix}"
+    assert fetched.suggested_minutes == 17
+    assert content(fetched) == numbered_lines("ftx", MINUTE + 3) + numbered_lines("ftx", MINUTE + 4)
+
+
+def test_no_content_encoding_means_gzip(api: Api) -> None:
+    api.server.encoding = "gzip"
+    api.server.fail(Fault(drop_headers=("Content-Encoding",)))
+    fetched = api.fetch()
+    assert fetched.cached.path.name == "03.json.gz"
+    assert gzip.decompress(fetched.cached.path.read_bytes()) == numbered_lines("ftx", MINUTE + 3)
+
+
+def test_minutes_that_are_not_told_are_not_guessed(api: Api) -> None:
+    api.server.fail(Fault(drop_headers=("x-slice-size",)))
+    with pytest.raises(HistoryError, match="x-slice-size"):
+        api.fetch()
+    assert len(api.server.calls) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
+def test_some_statuses_are_final(api: Api, status: int) -> None:
+    api.server.fail(Fault(status, '{"code":1,"message":"no such thing"}'))
+    with pytest.raises(HistoryError, match="no such thing") as caught:
+        api.fetch()
+    assert caught.value.status == status
+    assert caught.value.exchange == "ftx"
+    assert not caught.value.retriable
+    assert api.pauses == []
+
+
+def test_others_are_tried_again_ever_more_slowly(api: Api) -> None:
+    api.server.fail(
+        Fault(503, "busy"),
+        Fault(400, "from must be in ISO 8601 format"),
+        Fault(429, "slow down"),
+        Fault(500, "oops"),
+        Fault(429, "slow down", {"Retry-After": "300"}),
+        Fault(502),
+        Fault(500),
+        Fault(504),
+    )
+    fetched = api.fetch()
+    assert content(fetched) == numbered_lines("ftx", MINUTE + 3)
+    assert api.pauses == [2, 4, 8 + 60, 16 * 2, 300, 64, 120 * 2, 120]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(truncate=7),
+        Fault(corrupt=True),
+        Fault(cut_after=60),
+        Fault(cut_after=0),
+    ],
+    ids=["truncated", "corrupt", "cut", "cut at once"],
+)
+@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
+def test_a_bad_body_is_never_kept(api: Api, fault: Fault, encoding: str, tmp_path: Path) -> None:
+    api.server.encoding = encoding
+    api.server.fail(fault)
+    fetched = api.fetch()
+    assert content(fetched) == numbered_lines("ftx", MINUTE + 3)
+    assert len(api.pauses) == 1
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [fetched.cached.path]
+
+
+def test_thirty_tries_then_it_is_given_up(api: Api) -> None:
+    api.server.fail(*[Fault(503, "still busy")] * 40)
+    with pytest.raises(RetriesExhaustedError, match=r"still busy.*30 tries") as caught:
+        api.fetch()
+    assert caught.value.status == 503
+    assert caught.value.retriable
+    assert len(api.server.calls) == 30
+    assert api.pauses == [2, 4, 8, 16, 32, 64] + [120] * 23
+
+
+def test_a_server_that_is_not_there(tardis_api: TardisApi, tmp_path: Path) -> None:
+    tardis_api.close()
+    client = Client(
+        Cache(tmp_path), endpoint=tardis_api.endpoint, max_tries=2, sleep=lambda _: None
+    )
+    request = SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1)
+    with pytest.raises(RetriesExhaustedError, match=tardis_api.endpoint) as caught:
+        client.fetch(request, Abort())
+    assert caught.value.status is None
+    assert "object at 0x" not in str(caught.value)
+
+
+def test_the_key_is_in_no_error_and_no_log(
+    tardis_api: TardisApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    tardis_api.fail(Fault(503, "busy, Bearer sesame"), Fault(403, "key sesame is not for this"))
+    with pytest.raises(HistoryError, match=r"key \*\*\* is not for this") as caught:
+        Api(tardis_api, tmp_path, api_key="sesame").fetch()
+    everything = str(caught.value) + "".join(str(record.__dict__) for record in caplog.records)
+    assert "slice fetch failed" in everything
+    assert "sesame" not in everything
+    assert "sesame" not in tardis_api.calls[0].query
+
+
+def test_an_aborted_pause_ends_the_fetch(tardis_api: TardisApi, tmp_path: Path) -> None:
+    abort = Abort()
+    tardis_api.fail(Fault(503))
+    client = Client(Cache(tmp_path), endpoint=tardis_api.endpoint, sleep=lambda _: abort.set())
+    with pytest.raises(ReaderClosedError):
+        client.fetch(SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1), abort)
+    assert len(tardis_api.calls) == 1

@@ -1,0 +1,165 @@
+import gzip
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tardis_machine.history.errors import CorruptSliceError
+from tardis_machine.history.pieces import (
+    PIECE_BYTES,
+    Window,
+    first_stamp,
+    last_stamp,
+    pieces,
+    verify,
+)
+
+
+def stamp(second: int) -> str:
+    return f"2024-03-01T00:{second // 60:02}:{second % 60:02}.0000000Z"
+
+
+def lines(count: int, width: int = 40) -> bytes:
+    return b"".join(
+        f"{stamp(each % 3600)} {str(each * 7919 % 10**9).zfill(width)}\n".encode()
+        for each in range(count)
+    )
+
+
+def compress(data: bytes, suffix: str, parts: int = 1) -> bytes:
+    step = -(-len(data) // parts) or 1
+    cuts = [data[start : start + step] for start in range(0, len(data), step)]
+    if suffix == "gz":
+        return b"".join(gzip.compress(each, 1) for each in cuts)
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    return b"".join(compressor.compress(each) for each in cuts)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_pieces_are_whole_lines_of_bounded_size(tmp_path: Path, suffix: str, parts: int) -> None:
+    data = lines(20_000)
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(compress(data, suffix, parts))
+    got = list(pieces(path))
+    assert b"".join(got) == data
+    assert len(got) > 4
+    assert all(piece.endswith(b"\n") for piece in got)
+    assert max(map(len, got)) <= PIECE_BYTES + 100
+    verify(path)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_high_ratio_does_not_swell_the_pieces(tmp_path: Path, suffix: str) -> None:
+    line = stamp(0).encode() + b" " + b"0" * 70 + b"\n"
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(compress(line * 200_000, suffix))
+    assert path.stat().st_size < 300_000
+    assert max(map(len, pieces(path))) <= PIECE_BYTES + len(line)
+
+
+def test_a_line_longer_than_a_piece_stays_whole(tmp_path: Path) -> None:
+    data = stamp(0).encode() + b" " + b"x" * (3 * PIECE_BYTES) + b"\n" + lines(3)
+    path = tmp_path / "00.json.zst"
+    path.write_bytes(compress(data, "zst"))
+    assert b"".join(pieces(path)) == data
+    assert all(piece.endswith(b"\n") for piece in pieces(path))
+
+
+def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "00.json.gz"
+    path.write_bytes(gzip.compress(lines(3)[:-1]))
+    assert b"".join(pieces(path)) == lines(3)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_an_empty_minute_is_no_fault(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    compressor = zstandard.ZstdCompressor()
+    path.write_bytes(gzip.compress(b"") if suffix == "gz" else compressor.compress(b""))
+    assert list(pieces(path)) == []
+
+
+def test_skippable_frames_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "00.json.zst"
+    skippable = (0x184D2A50).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"hello"
+    path.write_bytes(skippable + compress(lines(3), "zst"))
+    assert b"".join(pieces(path)) == lines(3)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("left_away", [1, 3, 4, 9, 1000, -3, -10, -30])
+def test_a_truncated_file_is_told(tmp_path: Path, suffix: str, left_away: int) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(compress(lines(20_000), suffix, 2)[:-left_away])
+    with pytest.raises(CorruptSliceError, match=str(path)):
+        verify(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>Bad gateway</html>" * 9])
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_is_no_compressed_file_is_told(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(CorruptSliceError):
+        list(pieces(path))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("place", [0.1, 0.37, 0.5, 0.93])
+def test_a_flipped_byte_is_told(tmp_path: Path, suffix: str, place: float) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    data = bytearray(compress(lines(20_000), suffix))
+    data[int(len(data) * place)] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(CorruptSliceError):
+        verify(path)
+
+
+def test_stamps_look_past_disconnects() -> None:
+    piece = f"\n\n{stamp(1)} a\n{stamp(2)} b\n\n".encode()
+    assert first_stamp(piece) == stamp(1).encode()
+    assert last_stamp(piece) == stamp(2).encode()
+    assert first_stamp(b"\n") == last_stamp(b"\n\n") == b""
+
+
+def window(data: bytes, start: int, end: int, size: int) -> bytes:
+    """Cut in pieces of about `size` bytes, as a file would be."""
+    cutter = Window(stamp(start).encode(), stamp(end).encode())
+    out, rest = [], data
+    while rest and not cutter.passed:
+        cut = rest.find(b"\n", size) + 1 or len(rest)
+        out.append(cutter.cut(rest[:cut]))
+        rest = rest[cut:]
+    return b"".join(out)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=30),
+    st.integers(0, 20),
+    st.integers(1, 12),
+    st.integers(1, 400),
+)
+def test_a_window_keeps_its_lines_and_the_disconnects_among_them(
+    drawn: list[tuple[int, bool]], start: int, length: int, size: int
+) -> None:
+    ordered = sorted(drawn)
+    end = start + length
+    data, expected = [], []
+    for index, (second, disconnected) in enumerate(ordered):
+        line = f"{stamp(second)} {index}\n"
+        data.append(line)
+        inside = start <= second < end
+        if inside:
+            expected.append(line)
+        if disconnected:
+            data.append("\n")
+            following = ordered[index + 1][0] if index + 1 < len(ordered) else None
+            # At a border it may belong to either side, so both have it.
+            if inside or (following is not None and second < start <= following < end):
+                expected.append("\n")
+    got = window("".join(data).encode(), start, end, size).decode()
+    assert got.split() == "".join(expected).split()
+    assert got.strip("\n").count("\n\n") == "".join(expected).strip("\n").count("\n\n")

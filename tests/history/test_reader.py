@@ -1,0 +1,407 @@
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tardis_machine.history import Filter, History, HistoryError, Reader, ReaderClosedError
+from tardis_machine.history.cache import MINUTE, Cache
+from tardis_machine.history.filters import cache_keys
+from tests.servers.tardis_api import Fault, TardisApi, numbered_lines
+
+START = 1709251200 * 1_000_000 // MINUTE
+"""2024-03-01T00:00Z, in minutes."""
+FILTERS = [Filter("trades", ("BTC/USD",))]
+KEY = cache_keys(FILTERS)[0]
+
+
+class Replays:
+    """A history on the test's server; minutes are counted from the start."""
+
+    def __init__(self, api: TardisApi, directory: Path) -> None:
+        self.api = api
+        self.directory = directory
+        self.pauses: list[float] = []
+        self.history = History(endpoint=api.endpoint, cache_dir=directory, sleep=self.pauses.append)
+
+    def read(self, start: int, end: int, filters: list[Filter] = FILTERS) -> Reader:
+        return self.history.read("ftx", filters, (START + start) * MINUTE, (START + end) * MINUTE)
+
+    def asked(self) -> list[tuple[int, int]]:
+        return [(call.minute - START, call.minutes) for call in self.api.calls]
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.directory.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def replays(tardis_api: TardisApi, tmp_path: Path) -> Iterator[Replays]:
+    replays = Replays(tardis_api, tmp_path)
+    yield replays
+    replays.history.close()
+
+
+def expected(start: int, end: int) -> bytes:
+    return b"".join(numbered_lines("ftx", START + each) for each in range(start, end))
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do; the test's own timeout is the limit."""
+    while not condition():
+        time.sleep(0.005)
+
+
+def write(
+    directory: Path,
+    start: int,
+    minutes: int = 1,
+    key: str = KEY,
+    lines: Callable[[str, int], bytes] = numbered_lines,
+) -> Path:
+    """Put a slice into the cache as another client might have left it there."""
+    path = Cache(directory).path("ftx", key, START + start, minutes, "zst")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = b"".join(lines("ftx", START + each) for each in range(start, start + minutes))
+    path.write_bytes(zstandard.ZstdCompressor().compress(data))
+    return path
+
+
+def test_minutes_come_in_order(replays: Replays) -> None:
+    reader = replays.read(0, 75)
+    assert reader.total_minutes == 75
+    assert b"".join(reader) == expected(0, 75)
+    assert reader.done_minutes == 75
+    assert list(reader) == []
+
+
+def test_the_last_minute_is_asked_for_first_then_the_first(replays: Replays) -> None:
+    assert b"".join(replays.read(0, 5)) == expected(0, 5)
+    assert replays.asked()[:2] == [(4, 1), (0, 1)]
+    assert sorted(replays.asked()) == [(each, 1) for each in range(5)]
+
+
+def test_a_wrong_key_fails_before_anything_is_given_out(replays: Replays) -> None:
+    replays.api.api_key = "sesame"
+    with pytest.raises(HistoryError, match="Invalid API key") as caught:
+        next(replays.read(0, 9))
+    assert caught.value.status == 401
+    assert replays.asked() == [(8, 1)]
+
+
+def test_a_suggested_size_is_used_for_the_middle(replays: Replays) -> None:
+    replays.api.suggested_minutes = 8
+    assert b"".join(replays.read(0, 30)) == expected(0, 30)
+    assert sorted(replays.asked()) == [(0, 1), (1, 8), (9, 8), (17, 8), (25, 4), (29, 1)]
+
+
+def test_without_filters_slices_stay_a_minute(replays: Replays) -> None:
+    replays.api.suggested_minutes = 8
+    assert b"".join(replays.read(0, 6, filters=[])) == expected(0, 6)
+    assert sorted(replays.asked()) == [(each, 1) for each in range(6)]
+
+
+def test_an_answer_may_hold_less_than_was_asked_for(replays: Replays) -> None:
+    replays.api.suggested_minutes = 10
+    replays.api.max_minutes = 3
+    assert b"".join(replays.read(0, 15)) == expected(0, 15)
+
+
+def test_an_answer_may_hold_more_than_was_asked_for(replays: Replays) -> None:
+    write(replays.directory, 0, minutes=4)
+    replays.api.lines = lambda exchange, minute: b"".join(
+        numbered_lines(exchange, each)
+        for each in range(minute, minute + (3 if minute == START + 4 else 1))
+    )
+    replays.api.fail_at(START + 4, Fault(headers={"x-slice-size": "3"}))
+    assert b"".join(replays.read(2, 6)) == expected(2, 6)
+
+
+def test_a_cached_range_needs_no_network(replays: Replays) -> None:
+    assert b"".join(replays.read(0, 12)) == expected(0, 12)
+    replays.api.close()
+    assert b"".join(replays.read(0, 12)) == expected(0, 12)
+    assert b"".join(replays.read(3, 7)) == expected(3, 7)
+    with History(endpoint=replays.api.endpoint, cache_dir=replays.directory) as other:
+        reader = other.read("ftx", FILTERS, START * MINUTE, (START + 12) * MINUTE)
+        assert b"".join(reader) == expected(0, 12)
+
+
+def test_a_long_file_serves_any_part_of_it(replays: Replays) -> None:
+    write(replays.directory, 0, minutes=60)
+    write(replays.directory, 60, minutes=7)
+    for start, end in ((0, 67), (2, 59), (59, 61), (66, 67)):
+        assert b"".join(replays.read(start, end)) == expected(start, end)
+    assert replays.asked() == []
+
+
+def test_overlapping_files_repeat_nothing(replays: Replays) -> None:
+    write(replays.directory, 0, minutes=10)
+    write(replays.directory, 4, minutes=10)
+    write(replays.directory, 8)
+    assert b"".join(replays.read(0, 14)) == expected(0, 14)
+    assert replays.asked() == []
+
+
+def test_only_what_is_missing_is_fetched(replays: Replays) -> None:
+    replays.api.suggested_minutes = 6
+    write(replays.directory, 0, minutes=5)
+    write(replays.directory, 14, minutes=2)
+    assert b"".join(replays.read(0, 20)) == expected(0, 20)
+    assert replays.asked()[:2] == [(19, 1), (5, 1)]
+    assert sorted(replays.asked()) == [(5, 1), (6, 6), (12, 2), (16, 3), (19, 1)]
+
+
+def test_both_clients_names_for_a_channel_without_symbols(replays: Replays) -> None:
+    node, python = cache_keys([Filter("trades")])
+    write(replays.directory, 0, key=node)
+    write(replays.directory, 1, key=python)
+    assert b"".join(replays.read(0, 2, filters=[Filter("trades")])) == expected(0, 2)
+    assert replays.asked() == []
+    b"".join(replays.read(0, 3, filters=[Filter("trades")]))
+    assert next(path for path in replays.files() if path.name.startswith("02")).parts[-6] == node
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4, 0.99])
+def test_a_truncated_cache_file_is_fetched_again(
+    replays: Replays, kept: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    for minute in range(4):
+        write(replays.directory, minute)
+    bad = write(replays.directory, 2)
+    content = bad.read_bytes()
+    bad.write_bytes(content[: int(len(content) * kept)])
+    assert b"".join(replays.read(0, 4)) == expected(0, 4)
+    assert replays.asked() == [(2, 1)]
+    told = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [(record.message, record.__dict__["path"]) for record in told] == [
+        ("slice corrupt, fetching it again", str(bad))
+    ]
+    replays.api.calls.clear()
+    assert b"".join(replays.read(0, 4)) == expected(0, 4)
+    assert replays.asked() == []
+
+
+def big_lines(exchange: str, minute: int) -> bytes:
+    """Several pieces' worth, many of them stamped alike."""
+    stamp = numbered_lines(exchange, minute)[:17].decode()
+    return b"".join(
+        f"{stamp}{each // 3000:02}.0000000Z {minute} {each} {hash((minute, each)):020}\n".encode()
+        for each in range(20_000)
+    )
+
+
+def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(replays: Replays) -> None:
+    replays.api.lines = big_lines
+    path = write(replays.directory, 0, minutes=3, lines=big_lines)
+    reader = replays.read(0, 3)
+    got = [next(reader), next(reader)]
+    # In place, as a failing disk would: the reader holds the file open.
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 3)
+        file.write(b"\xff" * 200_000)
+    got += reader
+    lines = b"".join(got).splitlines()
+    whole = b"".join(big_lines("ftx", START + each) for each in range(3)).splitlines()
+    assert len(lines) == len(whole)
+    assert lines == whole
+    assert replays.asked() == [(0, 3)]
+
+
+def test_a_file_that_disappears_is_fetched(replays: Replays) -> None:
+    paths = [write(replays.directory, minute) for minute in range(30)]
+    reader = replays.read(0, 30)
+    got = [next(reader)]
+    for path in paths:
+        path.unlink()
+    got += reader
+    assert b"".join(got) == expected(0, 30)
+
+
+def test_a_server_that_keeps_sending_nonsense_is_an_error(replays: Replays) -> None:
+    replays.api.fail(*[Fault(corrupt=True)] * 100)
+    with pytest.raises(HistoryError, match="bad slice"):
+        next(replays.read(0, 1))
+    assert len(replays.pauses) == 29
+
+
+def test_a_bad_minute_does_not_cost_the_good_ones_before_it(replays: Replays) -> None:
+    replays.api.fail_at(START + 5, Fault(404, "not recorded"))
+    reader = replays.read(0, 9)
+    got: list[bytes] = []
+    with pytest.raises(HistoryError, match="not recorded") as caught:
+        got.extend(reader)
+    assert b"".join(got) == expected(0, 5)
+    assert caught.value.status == 404
+    with pytest.raises(ReaderClosedError):
+        next(reader)
+
+
+def test_disconnects_pass(replays: Replays) -> None:
+    def lines(exchange: str, minute: int) -> bytes:
+        ten = numbered_lines(exchange, minute).splitlines(keepends=True)
+        return b"".join(ten[:4]) + b"\n" + b"".join(ten[4:])
+
+    replays.api.lines = lines
+    assert b"".join(replays.read(0, 3)) == b"".join(lines("ftx", START + each) for each in range(3))
+
+
+def test_no_more_than_sixty_fetches_at_once_however_many_replay(replays: Replays) -> None:
+    replays.api.delay_s = 0.02
+    replays.api.frames_per_slice = 1
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [
+            pool.submit(lambda day=day: b"".join(replays.read(1440 * day, 1440 * day + 110)))
+            for day in range(3)
+        ]
+        for day, job in enumerate(jobs):
+            assert job.result() == expected(1440 * day, 1440 * day + 110)
+    assert 5 < replays.api.most_under_way <= 60
+
+
+def test_fetches_stay_sixty_slices_ahead_of_the_reader(replays: Replays) -> None:
+    reader = replays.read(0, 200)
+    next(reader)
+    eventually(lambda: len(replays.api.calls) == 61)
+    assert max(minute for minute, _ in replays.asked() if minute < 199) < 61
+    b"".join(reader)
+    assert len(replays.api.calls) == 200
+
+
+def test_a_long_replay_does_not_hold_up_a_short_one(replays: Replays) -> None:
+    hold = threading.Event()
+    for minute in range(1, 100):
+        replays.api.fail_at(START + minute, Fault(wait_for=hold))
+    long = replays.read(0, 1000)
+    next(long)
+    eventually(lambda: replays.api.under_way >= 50)
+    assert b"".join(replays.read(2000, 2003)) == expected(2000, 2003)
+    hold.set()
+    long.close()
+
+
+def test_replays_of_the_same_minutes_share_their_fetches(replays: Replays) -> None:
+    hold = threading.Event()
+    replays.api.fail_at(START + 2, Fault(wait_for=hold))
+    readers = [replays.read(0, 3) for _ in range(4)]
+    eventually(lambda: replays.api.under_way == 1)
+    hold.set()
+    for reader in readers:
+        assert b"".join(reader) == expected(0, 3)
+    assert replays.asked().count((2, 1)) == 1
+
+
+def test_closing_one_of_them_leaves_the_fetch_to_the_others(replays: Replays) -> None:
+    hold = threading.Event()
+    replays.api.fail_at(START + 2, Fault(wait_for=hold))
+    one, other = replays.read(0, 3), replays.read(0, 3)
+    eventually(lambda: replays.api.under_way == 1 and one.pending() is not None)
+    eventually(lambda: one._probe is not None and other._probe is not None)
+    one.close()
+    hold.set()
+    assert b"".join(other) == expected(0, 3)
+    assert replays.asked().count((2, 1)) == 1
+
+
+def test_closing_cuts_the_connections_at_once(replays: Replays) -> None:
+    never = threading.Event()
+    for minute in range(1, 20):
+        replays.api.fail_at(START + minute, Fault(wait_for=never))
+    reader = replays.read(0, 40)
+    assert next(reader)
+    eventually(lambda: replays.api.under_way == 19)
+    reader.close()
+    for _ in range(19):
+        assert replays.api.aborted.acquire(timeout=30)
+    with pytest.raises(ReaderClosedError):
+        next(reader)
+
+
+def test_closing_the_history_wakes_who_waits(replays: Replays) -> None:
+    never = threading.Event()
+    replays.api.fail_at(START, Fault(wait_for=never))
+    reader = replays.read(0, 1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, reader)
+        eventually(lambda: replays.api.under_way == 1)
+        replays.history.close()
+        with pytest.raises(ReaderClosedError):
+            waiting.result()
+    with pytest.raises(ReaderClosedError):
+        replays.read(0, 1)
+
+
+def test_a_dropped_reader_stops_fetching(replays: Replays) -> None:
+    never = threading.Event()
+    for minute in range(1, 10):
+        replays.api.fail_at(START + minute, Fault(wait_for=never))
+    reader = replays.read(0, 10)
+    eventually(lambda: replays.api.under_way == 1)
+    del reader
+    assert replays.api.aborted.acquire(timeout=30)
+
+
+async def test_an_event_loop_waits_without_blocking(replays: Replays) -> None:
+    hold = threading.Event()
+    replays.api.fail_at(START + 1, Fault(wait_for=hold))
+    reader = replays.read(0, 3)
+    got = []
+    while True:
+        while (pending := reader.pending()) is not None:
+            # Giving up on a wait must not cancel what is waited for.
+            await asyncio.wait([asyncio.wrap_future(pending)], timeout=0.05)
+            hold.set()
+        try:
+            got.append(next(reader))
+        except StopIteration:
+            break
+    assert b"".join(got) == expected(0, 3)
+
+
+async def test_a_cancelled_wait_cancels_nothing(replays: Replays) -> None:
+    reader = replays.read(0, 3)
+    while (pending := reader.pending()) is not None:
+        wrapped = asyncio.wrap_future(pending)
+        wrapped.cancel()
+        await asyncio.sleep(0.01)
+    assert b"".join(reader) == expected(0, 3)
+
+
+def test_a_bounded_cache_stays_bounded_and_the_replay_whole(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    size = write(tmp_path, 5000).stat().st_size
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, cache_max_bytes=8 * size) as h:
+        reader = h.read("ftx", FILTERS, START * MINUTE, (START + 100) * MINUTE)
+        most, got = 0, []
+        for piece in reader:
+            got.append(piece)
+            most = max(most, len(list(tmp_path.rglob("[0-9]*.zst"))))
+        assert b"".join(got) == expected(0, 100)
+        assert most <= 10
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.zst")) <= 8 * size
+
+
+def test_clearing_the_cache(replays: Replays) -> None:
+    b"".join(replays.read(0, 2))
+    assert len(replays.files()) == 2
+    replays.history.clear_cache()
+    assert replays.files() == []
+    assert b"".join(replays.read(0, 2)) == expected(0, 2)
+
+
+@pytest.mark.parametrize("exchange", ["../etc", "BitMEX", "", "a/b", "a?b"])
+def test_a_name_that_is_none_reaches_no_path(replays: Replays, exchange: str) -> None:
+    with pytest.raises(HistoryError, match="not an exchange's name"):
+        replays.history.read(exchange, [], START * MINUTE, (START + 1) * MINUTE)
+
+
+def test_times_are_cut_to_minutes(replays: Replays) -> None:
+    reader = replays.history.read("ftx", [], START * MINUTE + 59_999_999, (START + 2) * MINUTE + 1)
+    assert b"".join(reader) == expected(0, 2)
+    with pytest.raises(HistoryError, match="at least a minute"):
+        replays.history.read("ftx", [], START * MINUTE, START * MINUTE + 59_999_999)
