@@ -8,9 +8,9 @@ known without reading it. An entry is a fixed header (checksum, version, sizes, 
 position, ingest time), the response's provenance (msgpack, made once per response) and the NDJSON
 bytes exactly as the client gets them: one `writev`, no copy, before the client's first byte.
 
-Reading. Every bus has a cursor `BUS.cursor` in every log: the place of the first entry not wholly
-resolved, how many of its messages are, and the counts of what became of all before. It is written
-into two slots in turn, each with a checksum, so a torn write costs one step and never the cursor.
+Reading. Every bus has a cursor `BUS.cursor` in every log: the place of the first entry that is not
+wholly resolved, and the counts of what became of all messages before it. It is written into two
+slots in turn, each with a checksum: a torn write costs one step and never the cursor.
 Readers take a bounded piece at a time and hold no file open. The publisher deletes a segment when
 every bus of the log is past it, and a log when its writer is gone and all cursors are at its end.
 

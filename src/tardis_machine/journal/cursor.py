@@ -17,12 +17,11 @@ class CursorState(msgspec.Struct, array_like=True):
     """Where a bus stands and how its accounts are.
 
     `seen` counts the messages of the log before the cursor, so that seen = filtered + delivered +
-    dead_lettered + dropped. `taken` are the messages of the entry at (segment, offset) among them.
+    dead_lettered + dropped.
     """
 
     segment: int = 0
     offset: int = 0
-    taken: int = 0
     seen: int = 0
     filtered: int = 0
     delivered: int = 0
@@ -32,8 +31,8 @@ class CursorState(msgspec.Struct, array_like=True):
     generation: int = 0
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        return self.segment, self.offset, self.taken
+    def place(self) -> tuple[int, int]:
+        return self.segment, self.offset
 
 
 _decoder = msgspec.msgpack.Decoder(CursorState)

@@ -41,7 +41,7 @@ class Log:
         self.name = path.name
         self._meta: Meta | None = None
         self._finished = False
-        self._end = End(0, segment.HEADER_BYTES, 0)
+        self._end = End(-1, 0, 0)
 
     def meta(self) -> Meta:
         if self._meta is None:
@@ -78,20 +78,21 @@ class Log:
         return read_state(self.cursor_path(bus))
 
     def end(self) -> End:
-        """Follow the log to its end, from where the last call stopped."""
+        """Find the log's end, reading its last segment from where the last call stopped."""
         listing = self.listing()
         known = self._end
-        numbers = [n for n in listing.segments if n >= known.segment]
-        for number in numbers:
-            start, messages = segment.HEADER_BYTES, None
-            if number == known.segment and known.offset > segment.HEADER_BYTES:
-                start, messages = known.offset, known.messages
+        for number in reversed(listing.segments):
+            if number < known.segment:
+                break
+            here = number == known.segment
+            start, messages = (known.offset, known.messages) if here else (None, None)
             try:
                 found = segment.scan(self.path, number, start, messages)
             except FileNotFoundError:
                 continue
             if found.size:
                 known = End(number, found.size, found.end)
+                break
         for number in listing.tombstones:
             tombstone = segment.read_tombstone(self.path, number)
             if tombstone is not None and tombstone.end > known.messages:

@@ -133,7 +133,7 @@ class Scan(NamedTuple):
     line: bytes
 
 
-def scan(log: Path, number: int, start: int = HEADER_BYTES, count: int | None = None) -> Scan:
+def scan(log: Path, number: int, start: int | None = None, count: int | None = None) -> Scan:
     """Walk over the entries of a segment, up to the first that is incomplete or corrupt.
 
     A segment whose header is not written, or torn, has size 0.
@@ -142,7 +142,9 @@ def scan(log: Path, number: int, start: int = HEADER_BYTES, count: int | None = 
         with open_mapped(log, number) as content:
             first = parse_header(content[:HEADER_BYTES])
             if first is not None:
-                return _scan(content, first, start, first if count is None else count)
+                return _scan(
+                    content, first, start or HEADER_BYTES, first if count is None else count
+                )
     except ValueError:  # empty
         pass
     return Scan(0, count or 0, 0, [], [], b"")
