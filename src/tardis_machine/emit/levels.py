@@ -13,6 +13,9 @@ Levels = msgspec.Raw | Sequence[Pair]
 Layout = Callable[[Levels], Sequence[Pair]]
 
 _decode: Final[Callable[[msgspec.Raw], Any]] = msgspec.json.Decoder().decode
+_Value = str | int | float
+_decode_pairs: Final = msgspec.json.Decoder(list[tuple[_Value, _Value]] | None).decode
+_decode_lists: Final = msgspec.json.Decoder(list[list[Any]]).decode
 
 
 def _listed(levels: Levels) -> Sequence[Any]:
@@ -30,10 +33,13 @@ def _listed(levels: Levels) -> Sequence[Any]:
 
 def PAIRS(levels: Levels) -> Sequence[Pair]:  # noqa: N802 - a constant to those who pass it
     """[price, amount, …]: strings or numbers; what follows the amount is ignored."""
-    listed = _listed(levels)
-    if listed and len(listed[0]) != 2:
-        return [level[:2] for level in listed]
-    return listed
+    if not isinstance(levels, msgspec.Raw):
+        return levels
+    try:
+        return _decode_pairs(levels) or ()
+    except msgspec.ValidationError:
+        pairs = [level[:2] for level in _decode_lists(levels)]
+    return msgspec.convert(pairs, list[tuple[_Value, _Value]])
 
 
 def objects(price_key: str, amount_key: str) -> Layout:
