@@ -1,0 +1,52 @@
+"""Feeds raw messages to an exchange's mapper and gives back what it emits."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tardis_machine import exchanges
+from tardis_machine.emit import Emitter, parse_all
+
+LOCAL = "2024-03-01T00:00:00.000001Z"
+
+
+class Feed:
+    """One mapper with its emitter."""
+
+    def __init__(
+        self,
+        exchange: str,
+        types: Sequence[str],
+        created: int | None = None,
+        live: bool = False,
+    ) -> None:
+        self.emitter = Emitter(exchange, parse_all(types))
+        self.handle = exchanges.get(exchange).mapper(types, None, created, self.emitter, live=live)
+
+    def ignores(self, raw: object) -> bool:
+        """Tell whether the mapper does not care, and has emitted nothing."""
+        return not self.handle(_line(raw)) and self.emitter.take().count == 0
+
+    def lines(self, raw: object, local: str = LOCAL) -> list[str]:
+        """Give the messages as text, without type, exchange and local time."""
+        self.emitter.begin(local)
+        assert self.handle(_line(raw))
+        return [
+            line.split('"exchange":', 1)[1].split(",", 1)[1].rsplit(',"localTimestamp"', 1)[0]
+            for line in self.emitter.take().data.decode().splitlines()
+        ]
+
+    def __call__(self, raw: object, local: str = LOCAL) -> list[dict[str, Any]]:
+        """Give the messages, without exchange and local time, which are the same in all."""
+        self.emitter.begin(local)
+        assert self.handle(_line(raw))
+        messages = [msgspec.json.decode(m) for m in self.emitter.take().data.splitlines()]
+        for message in messages:
+            assert message.pop("exchange") == self.emitter.exchange
+            assert message.pop("localTimestamp") == local
+        return messages
+
+
+def _line(raw: object) -> bytes:
+    return raw if isinstance(raw, bytes) else msgspec.json.encode(raw)
