@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,7 +46,11 @@ _WINDOW: Final = 2_000
 _PUBLISHES_PER_TURN: Final = 64
 """How many publishes go out before acknowledgements are looked at."""
 _CONNECT_TIMEOUT_S: Final = 5
+_CLOSE_TIMEOUT_S: Final = 0.1
+_LOOK_S: Final = 0.2
+"""How often to look whether the connection is still there while nothing comes from it."""
 _IDLE_S: Final = 30.0
+"""How long a connection is trusted without asking: nobody answers its pings between batches."""
 _BATCH_BYTES: Final = 8 << 20
 _HEADER_LINES: Final = len("NATS/1.0\r\n\r\n")
 _HEADER_LINE: Final = len(": \r\n")
@@ -213,7 +218,7 @@ class NatsEventBus(EventBus[NatsConfig]):
     def close(self) -> None:
         """Leave the server."""
         if self._loop is not None:
-            self._loop.run_until_complete(self._disconnect())
+            self._run(self._disconnect())
             self._loop.close()
             self._loop = None
 
@@ -247,20 +252,32 @@ class NatsEventBus(EventBus[NatsConfig]):
                 continue
             self._next_server -= 1
             self._used_at = time.monotonic()
-            self._window.lost.clear()
             return
         raise self._unavailable(self._trouble or "no server answers")
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
-        if client is not None and not client.is_closed:
-            await client.close()
+        if client is None:
+            return
+        by_itself = client.is_closed
+        if not by_itself:
+            with suppress(OSError):
+                await client.close()
+        # The loop is this connection's alone, and a client that lost it forgets some of its tasks.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if by_itself and left:
+            await asyncio.wait(left, timeout=_CLOSE_TIMEOUT_S)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _options(self) -> dict[str, Any]:
         config = self.config
         options: dict[str, Any] = {
             "name": "tardis-machine",
             "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
             "connect_timeout": _CONNECT_TIMEOUT_S,
             "error_cb": self._on_error,
             "closed_cb": self._on_closed,
@@ -280,7 +297,7 @@ class NatsEventBus(EventBus[NatsConfig]):
         self._trouble = str(error) or type(error).__name__
 
     async def _on_closed(self) -> None:
-        self._window.lose()
+        self._window.wake()
 
     async def _check(self) -> str:
         await self._open()
@@ -371,7 +388,7 @@ class NatsEventBus(EventBus[NatsConfig]):
         window = self._window
         window.begin()
         sent = await self._publish(records, deadline, failures, window, f"{self._inbox}.")
-        while window.waiting and not window.lost.is_set():
+        while window.waiting and self._client.is_connected:
             if not await window.changed(deadline):
                 break
         refused = False
@@ -407,7 +424,7 @@ class NatsEventBus(EventBus[NatsConfig]):
             if excess is not None:
                 failures[index] = excess
                 continue
-            while window.full(record.destination, careful=self._careful):
+            while self._client.is_connected and window.full(record.destination, self._careful):
                 if not await window.changed(deadline):
                     return index
             if window.stopped:
@@ -448,7 +465,9 @@ class NatsEventBus(EventBus[NatsConfig]):
 
     def _too_large(self, record: Record) -> RecordRejectedError | None:
         """Measure headers and value as the server does: it hangs up on what is too large."""
-        limit = self._client.max_payload
+        limit: int = self._client.max_payload
+        if len(record.value) < limit >> 1:
+            return None
         headers = _HEADER_LINES + _HEADER_LINE + len(_MESSAGE_ID) + len(record.event.event_id)
         for name, value in record.headers:
             headers += len(name) + len(value.encode()) + _HEADER_LINE
@@ -484,56 +503,47 @@ class _Window:
     """Messages of a batch that are on their way, and what became of the others."""
 
     def __init__(self) -> None:
-        self.lost = asyncio.Event()
         self._reply = asyncio.Event()
         self.begin()
 
     def begin(self) -> None:
         """Start over, for a new batch."""
         self.waiting: dict[int, str] = {}
-        self.subjects: set[str] = set()
         self.refused: dict[int, tuple[int, str]] = {}
         self.duplicates = 0
-        self._stop = False
+        # Set by the first refusal that is not the message's own fault: nothing may overtake it.
+        self.stopped = False
 
-    @property
-    def stopped(self) -> bool:
-        """Tell whether nothing more should be sent: the connection is gone or something failed."""
-        return self._stop or self.lost.is_set()
-
-    def full(self, subject: str, *, careful: bool) -> bool:
-        """Tell whether a message to this subject must wait."""
+    def full(self, subject: str, careful: bool) -> bool:
+        """Tell whether a message to this subject must wait; with care, for the last one of it."""
         if self.stopped:
             return False
-        return len(self.waiting) >= _WINDOW or (careful and subject in self.subjects)
+        return len(self.waiting) >= _WINDOW or (careful and subject in self.waiting.values())
 
     def add(self, index: int, subject: str) -> None:
         """Note that a message is on its way."""
         self.waiting[index] = subject
-        self.subjects.add(subject)
 
     async def changed(self, deadline: float) -> bool:
-        """Wait for the next reply, or the loss of the connection; False: out of time."""
-        self._reply.clear()
-        try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                await self._reply.wait()
-        except TimeoutError:
+        """Wait for the next reply, or until it is time to look around; False: out of time."""
+        left = deadline - time.monotonic()
+        if left <= 0:
             return False
+        self._reply.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left, _LOOK_S)):
+                await self._reply.wait()
         return True
 
-    def lose(self) -> None:
-        """Note that the connection is gone."""
-        self.lost.set()
+    def wake(self) -> None:
+        """Let whoever waits look at the connection."""
         self._reply.set()
 
     async def on_reply(self, message: Any) -> None:
         """Take an acknowledgement, a refusal, or the news that nobody listens."""
         index = int(message.subject.rpartition(".")[2])
-        subject = self.waiting.pop(index, None)
-        if subject is None:
+        if self.waiting.pop(index, None) is None:
             return
-        self.subjects.discard(subject)
         data = message.data
         # Most acknowledgements say neither, and are not worth decoding.
         if not data:
@@ -548,7 +558,7 @@ class _Window:
 
     def _refuse(self, index: int, code: int, reason: str) -> None:
         self.refused[index] = (code, reason)
-        self._stop = self._stop or code not in _UNACCEPTABLE
+        self.stopped = self.stopped or code not in _UNACCEPTABLE
 
 
 def _clean(value: str) -> str:
