@@ -1,0 +1,87 @@
+"""`tardis-machine check`: reach the API and every bus that is configured, and send nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import urllib3
+
+from tardis_machine.cli.config import sections
+from tardis_machine.config import ConfigError, load
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.server.settings import HistoryConfig
+
+_PROG: Final = "tardis-machine check"
+_DESCRIPTION: Final = """\
+Validates the server's configuration, then reaches the API and every bus that is configured,
+without sending them anything. One line each; exit code 0 if all is well, else 1. Takes the
+server's flags, environment and file."""
+_EPILOG: Final = """\
+Examples:
+  tardis-machine check --config production.toml
+  tardis-machine check --kafka-brokers localhost:9092 --kafka-topic bronze"""
+_FREE_MINUTE: Final = (
+    "/data-feeds/bitmex?from=2020-01-01T00:00:00.000Z&offset=0&compression=gzip"
+    "&filters=%5B%7B%22channel%22%3A%22trade%22%2C%22symbols%22%3A%5B%22XBTUSD%22%5D%7D%5D"
+)
+_TIMEOUT_S: Final = 10.0
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Check everything; trouble with one part does not keep the others from being checked."""
+    try:
+        loaded = load(
+            sections(), arguments, environ, prog=_PROG, description=_DESCRIPTION, epilog=_EPILOG
+        )
+    except ConfigError as error:
+        _say("fail", "config", str(error))
+        return 1
+    _say("ok", "config", "valid")
+    for warning in loaded.warnings:
+        _say("warn", "config", warning)
+    failures = 0
+    try:
+        _say("ok", "api", _reach_api(loaded[HistoryConfig]))
+    except _ApiError as error:
+        failures += 1
+        _say("fail", "api", str(error))
+    for name, bus in BUSES.items():
+        config = loaded[bus.config_type]
+        if not config.enabled:
+            continue
+        try:
+            _say("ok", name, bus(config).check())
+        except TardisMachineError as error:
+            failures += 1
+            _say("fail", name, str(error).removeprefix(name).lstrip(": "))
+    return 1 if failures else 0
+
+
+class _ApiError(TardisMachineError):
+    """The historical API cannot be used as configured."""
+
+
+def _reach_api(config: HistoryConfig) -> str:
+    """Ask for a minute that is free for everybody, and hang up when the answer begins."""
+    if config.sample_data:
+        return "not needed, the sample data is served"
+    headers = {"Accept-Encoding": "gzip"}
+    if config.api_key:
+        headers["Authorization"] = f"Bearer {config.api_key}"
+    with urllib3.PoolManager(retries=False, timeout=_TIMEOUT_S) as pool:
+        try:
+            answer = pool.request(
+                "GET", config.endpoint + _FREE_MINUTE, headers=headers, preload_content=False
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise _ApiError(f"{config.endpoint} cannot be reached: {error}") from None
+        answer.close()
+    if answer.status == 401:
+        raise _ApiError(f"{config.endpoint} refuses the key of --api-key")
+    if answer.status != 200:
+        raise _ApiError(f"{config.endpoint} answers with status {answer.status}")
+    return f"{config.endpoint}, {'with a key' if config.api_key else 'without a key'}"
+
+
+def _say(verdict: str, part: str, text: str) -> None:
+    print(f"{verdict:<5} {part:<8} {' '.join(text.split())}", flush=True)
