@@ -35,6 +35,11 @@ class Context(msgspec.Struct, kw_only=True):
     route: str = ""
     meta: dict[str, str] = {}
 
+    def entries(self) -> dict[str, str]:
+        """Give the envelope's meta: the given entries and what else is not empty."""
+        named = {key: value for key in REQUEST_META if (value := getattr(self, key))}
+        return self.meta | named
+
     def serialize(self) -> bytes:
         """Write the envelope's fields that are the same for the whole batch.
 
@@ -45,12 +50,8 @@ class Context(msgspec.Struct, kw_only=True):
                 source=self.source,
                 producer_id=self.producer_id,
                 origin=pb.Origin.Name(self.origin),
-                meta=self.meta,
+                meta=self.entries(),
             )
-            for key in REQUEST_META:
-                value = getattr(self, key)
-                if value:
-                    event.meta[key] = value
             if self.ingest_us is not None:
                 seconds, microseconds = divmod(self.ingest_us, 1_000_000)
                 event.ingest_ts.CopyFrom(Timestamp(seconds=seconds, nanos=microseconds * 1000))
