@@ -57,6 +57,11 @@ class TestTrades:
         (only,) = Feed("deribit", ["trade"])(trades(row))
         assert only["symbol"] == "XRP_USDC-9MAR24-0D52-C"
 
+    @pytest.mark.parametrize("side", [None, "", "Buy", 'x"'])
+    def test_a_side_that_is_none_is_malformed(self, side: str | None) -> None:
+        with pytest.raises(ValueError, match="direction"):
+            Feed("deribit", ["trade"])(trades(trade(direction=side)))
+
 
 class TestLiquidations:
     @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
@@ -31,7 +31,7 @@ class _Trade(Struct, gc=False):
     symbol: str = field(name="instrument_name")
     price: Number
     amount: Number
-    side: str = field(name="direction")
+    side: Literal["buy", "sell"] = field(name="direction")
     timestamp: Number
     id: str | None = field(name="trade_id", default=None)
     liquidation: str | None = None
@@ -64,7 +64,7 @@ def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
             liquidated = row.liquidation
             if liquidated is None:
                 continue
-            side = row.side  # the taker's; M: the maker was liquidated, MT: both were
+            side: str = row.side  # the taker's; M: the maker was liquidated, MT: both were
             if liquidated != "T":
                 side = "sell" if side == "buy" else "buy"
             emit(row.symbol.upper(), row.id, row.price, row.amount, side, int(row.timestamp))
