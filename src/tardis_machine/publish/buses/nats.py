@@ -138,6 +138,21 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
         pattern = ".".join("*" if "*" in token else token for token in tokens)
         return tuple(dict.fromkeys([pattern, *routing.routes.values()]))
 
+    def login(self) -> dict[str, Any]:
+        """Give what any client of these servers needs to be let in, as nats.connect names it."""
+        options: dict[str, Any] = {
+            "user": self.user,
+            "password": self.pass_,
+            "token": self.token,
+            "user_credentials": None if self.creds is None else str(self.creds),
+        }
+        if self.tls_ca is not None or self.tls_cert is not None:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_cert is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+            options["tls"] = context
+        return {name: value for name, value in options.items() if value is not None}
+
     @property
     def limits(self) -> Limits:
         """Batches as configured; what they weigh is bounded too."""
@@ -272,8 +287,7 @@ class NatsEventBus(EventBus[NatsConfig]):
         await asyncio.gather(*left, return_exceptions=True)
 
     def _options(self) -> dict[str, Any]:
-        config = self.config
-        options: dict[str, Any] = {
+        return {
             "name": "tardis-machine",
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
@@ -281,17 +295,8 @@ class NatsEventBus(EventBus[NatsConfig]):
             "connect_timeout": _CONNECT_TIMEOUT_S,
             "error_cb": self._on_error,
             "closed_cb": self._on_closed,
-            "user": config.user,
-            "password": config.pass_,
-            "token": config.token,
-            "user_credentials": None if config.creds is None else str(config.creds),
+            **self.config.login(),
         }
-        if config.tls_ca is not None or config.tls_cert is not None:
-            context = ssl.create_default_context(cafile=config.tls_ca)
-            if config.tls_cert is not None:
-                context.load_cert_chain(config.tls_cert, config.tls_key)
-            options["tls"] = context
-        return {name: value for name, value in options.items() if value is not None}
 
     async def _on_error(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__
