@@ -33,6 +33,7 @@ class History:
         cache_dir: Path | str | None = None,
         cache_max_bytes: int | None = None,
         sample: bool = False,
+        max_fetches: int = MAX_FETCHES,
         max_tries: int = MAX_TRIES,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
@@ -45,10 +46,10 @@ class History:
             endpoint=endpoint,
             api_key=api_key,
             max_tries=max_tries,
-            max_connections=MAX_FETCHES,
+            max_connections=max_fetches,
             sleep=sleep,
         )
-        self._fetches = Fetches(self._client, self.cache)
+        self._fetches = Fetches(self._client, self.cache, max_fetches)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="tardis-cache")
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
 
