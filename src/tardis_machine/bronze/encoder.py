@@ -17,7 +17,7 @@ from tardis_machine.bronze.times import parse
 from tardis_machine.messages import CASES, Message, MessageError, explain, snapshot_case
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """An encoded envelope, with what routing and accounting need to know of it."""
 
     value: bytes
@@ -155,6 +155,9 @@ _KEYS: Final[dict[type[Any], Callable[[Any], _Key]]] = {
 """What makes a series, where it is not just type, exchange and symbol."""
 
 
+_Known = tuple[str, str, str, str, bytes, bytes, Writer, pb.NormalizedEvent]
+
+
 class _Batch:
     """One batch's messages and their ids.
 
@@ -162,55 +165,58 @@ class _Batch:
     ever assigned to a message until the message itself is dropped.
     """
 
-    __slots__ = ("_next_id", "_series", "_shared", "_writers")
+    __slots__ = ("_known", "_next_id", "_series", "_shared", "_writers")
 
     def __init__(self, shared: bytes, series: dict[_Key, _Series]) -> None:
         self._shared = shared
         self._series = series
+        self._known: dict[_Key, _Known] = {}
         self._writers: dict[str, Writer] = {}
         self._next_id = EventIds().next
 
     def encode(self, message: Any, position: int) -> Event:
         kind = type(message)
         key = _KEYS[kind](message) if kind in _KEYS else (kind, message.exchange, message.symbol)
+        known = self._known.get(key) or self._meet(key, message)
+        exchange, symbol, case, data_type, identity, head, writer, event = known
+        content = writer.fill(message)
+        local = message.local_timestamp
+        seconds, nanos, precision = parse(local)
+        local_ts = writer.local_ts
+        if seconds != writer.local_seconds:
+            local_ts.seconds = writer.local_seconds = seconds
+        local_ts.nanos = nanos
+        if precision is not writer.local_precision:
+            event.local_ts_precision = writer.local_precision = precision
+        if len(local) != 27:
+            local = six_digits(local)
+        event.event_id = event_id = self._next_id(identity + local.encode() + content)
+        event.position = position
+        return Event(
+            head + writer.serialize() + writer.tail,
+            case,
+            exchange,
+            symbol,
+            data_type,
+            event_id,
+            seconds * 1_000_000 + nanos // 1000,
+            position,
+        )
+
+    def _meet(self, key: _Key, message: Any) -> _Known:
         series = self._series.get(key)
         if series is None:
-            series = self._add_series(key, message)
+            if len(self._series) >= _MAX_SERIES:
+                self._series.clear()
+            series = self._series[key] = _series_of(message)
         exchange, symbol, case, data_type, identity, envelope = series
         writer = self._writers.get(case)
         if writer is None:
             writer = self._writers[case] = WRITERS[case]()
-        content = writer.fill(message)
-        event, local_ts, local = writer.event, writer.local_ts, message.local_timestamp
-        seconds, nanos, event.local_ts_precision = parse(local)
-        local_ts.seconds = seconds
-        local_ts.nanos = nanos
-        event_id = self._next_id(identity + six_digits(local).encode() + content)
-        event.event_id = event_id
-        event.position = position
-        return _new_tuple(
-            Event,
-            (
-                self._shared + envelope + event.SerializeToString() + writer.tail,
-                case,
-                exchange,
-                symbol,
-                data_type,
-                event_id,
-                seconds * 1_000_000 + nanos // 1000,
-                position,
-            ),
-        )
-
-    def _add_series(self, key: _Key, message: Any) -> _Series:
-        if len(self._series) >= _MAX_SERIES:
-            self._series.clear()
-        series = self._series[key] = _series_of(message)
-        return series
-
-
-_new_tuple: Final = tuple.__new__
-"""A NamedTuple's own constructor is a Python function; a million events a minute feel that."""
+        head = self._shared + envelope
+        known = (exchange, symbol, case, data_type, identity, head, writer, writer.event)
+        self._known[key] = known
+        return known
 
 
 def _encode_line(batch: _Batch, line: bytes, position: int) -> Event | Rejected:

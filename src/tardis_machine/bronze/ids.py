@@ -1,10 +1,6 @@
 """Event ids: the same message has the same id, whoever encodes it."""
 
-from typing import Final
-
 from xxhash import xxh3_128_hexdigest
-
-_FIRST: Final = 0
 
 
 def identity(exchange: str, symbol: str, payload_case: str, name: str) -> bytes:
@@ -34,16 +30,17 @@ class EventIds:
     Ordinals count within a batch. That is enough, since a batch never ends inside one local time.
     """
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_ordinals", "_seen")
 
     def __init__(self) -> None:
-        self._seen: dict[bytes, int] = {}
+        self._seen: set[bytes] = set()
+        self._ordinals: dict[bytes, int] = {}
 
     def next(self, key: bytes) -> str:
         """Give the id of the next message whose identity, local time and content are `key`."""
         seen = self._seen
-        if key in seen:
-            ordinal = seen[key] = seen[key] + 1
-            return xxh3_128_hexdigest(b"%b#%d" % (key, ordinal))
-        seen[key] = _FIRST
-        return xxh3_128_hexdigest(key)
+        if key not in seen:
+            seen.add(key)
+            return xxh3_128_hexdigest(key)
+        ordinal = self._ordinals[key] = self._ordinals.get(key, 0) + 1
+        return xxh3_128_hexdigest(b"%b#%d" % (key, ordinal))

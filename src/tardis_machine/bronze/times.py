@@ -8,7 +8,7 @@ from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import Milliseconds, Time
 
 _CACHED: Final = 65_536
-_BY_VALUE: Final = pb.TIME_PRECISION_UNSPECIFIED
+BY_VALUE: Final = pb.TIME_PRECISION_UNSPECIFIED
 _SIX_DIGITS: Final = pb.TIME_PRECISION_MICROSECONDS
 
 
@@ -39,13 +39,13 @@ def parse(text: str) -> tuple[int, int, pb.TimePrecision]:
     seconds = _SECONDS[text[:20]]
     if len(text) == 27:
         micros = _MICROS_END[text[23:]]
-        return seconds, _MILLIS[text[20:23]] + micros, _BY_VALUE if micros else _SIX_DIGITS
-    return seconds, _MILLIS_END[text[20:]], _BY_VALUE
+        return seconds, _MILLIS[text[20:23]] + micros, BY_VALUE if micros else _SIX_DIGITS
+    return seconds, _MILLIS_END[text[20:]], BY_VALUE
 
 
 def time_of(timestamp: Timestamp, precision: int) -> Time:
     """Read a time back, with the count of digits it was printed with."""
     microseconds = timestamp.seconds * 1_000_000 + timestamp.nanos // 1000
-    if precision == _BY_VALUE:
+    if precision == BY_VALUE:
         precision = _SIX_DIGITS if microseconds % 1000 else pb.TIME_PRECISION_MILLISECONDS
     return (Time if precision == _SIX_DIGITS else Milliseconds)(microseconds)
