@@ -3,17 +3,21 @@
 from importlib.resources import files
 
 from tardis_machine.bronze.context import Context, Origin
+from tardis_machine.bronze.decoder import Decoded, Envelope, decode
 from tardis_machine.bronze.encoder import Encoder, Event, Rejected, encode
 from tardis_machine.bronze.errors import DecodeError, EncodeError
 
 __all__ = [
     "Context",
     "DecodeError",
+    "Decoded",
     "EncodeError",
     "Encoder",
+    "Envelope",
     "Event",
     "Origin",
     "Rejected",
+    "decode",
     "descriptor_set",
     "encode",
 ]
