@@ -42,6 +42,11 @@ class Space:
     def used(self) -> int:
         return self._used
 
+    def measure(self) -> int:
+        """Look at the directory, at most every 20 ms."""
+        self._look()
+        return self._used
+
     def add(self, size: int) -> None:
         self._used += size
 
@@ -49,10 +54,12 @@ class Space:
         """Tell whether so many bytes more stay within the bound; an empty journal takes any."""
         if self._used + size > self.max_bytes:
             self._look()
-        fits = self._used + size <= self.max_bytes or self._used == 0
-        if fits:
-            self._full_since = None
-        return fits
+        return self._used + size <= self.max_bytes or self._used == 0
+
+    def written(self, size: int) -> None:
+        """Note that an entry did fit."""
+        self._used += size
+        self._full_since = None
 
     def full(self) -> None:
         """Note that an entry did not fit, by the bound or by the disk: the stall clock runs."""

@@ -61,6 +61,8 @@ class Writer:
         self._number = -1
         self._fd = -1
         self._size = 0
+        self._refused = 0
+        self._disk_full = False
         self._rotate()
         self._syncer = _Syncer(fsync) if fsync else None
 
@@ -70,6 +72,7 @@ class Writer:
         """Write one entry; False if it does not fit."""
         size = entry.HEADER_BYTES + len(provenance) + len(data)
         if not self.space.fits(size):
+            self._refused = size
             self.space.full()
             return False
         over = self._size + size > self.segment_bytes and self._size > segment.HEADER_BYTES
@@ -86,6 +89,10 @@ class Writer:
             else:
                 self._syncer.dirty(self._fd)
         return True
+
+    def has_room(self) -> bool:
+        """Tell whether what was refused last would fit now."""
+        return not self._disk_full and self.space.fits(self._refused)
 
     def make_room(self, *, forced: bool) -> bool:
         """Give up the oldest segment at the expense of stalled buses, or of the furthest behind."""
@@ -121,6 +128,7 @@ class Writer:
                 path.unlink(missing_ok=True)
             if error.errno not in segment.FULL or number == 0:
                 raise
+            self._disk_full = True
             self.space.full()
             return False
         if self._fd >= 0:
@@ -147,10 +155,12 @@ class Writer:
             os.ftruncate(self._fd, self._size)
             if error.errno not in segment.FULL:
                 raise
+            self._disk_full = True
             self.space.full()
             return False
         self._size += size
-        self.space.add(size)
+        self.space.written(size)
+        self._disk_full = False
         return True
 
 

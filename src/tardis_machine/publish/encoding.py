@@ -1,0 +1,119 @@
+"""Entries of the journal as Bronze events, encoded once for all buses that are level."""
+
+import threading
+import time
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from tardis_machine.bronze import Context, Encoder, Event, Origin, Rejected
+from tardis_machine.journal import Entry, Gap, Provenance
+from tardis_machine.journal.entry import decode_provenance, encode_provenance
+from tardis_machine.messages import ErrorMessage, Time, encode_line
+
+_KEPT_BYTES: Final = 16 << 20
+
+Encoded = list[Event | Rejected]
+
+
+def context_of(provenance: bytes, ingest_us: int) -> Context:
+    """Turn what the journal says about a response into what its envelopes say."""
+    found = decode_provenance(provenance)
+    return Context(
+        source=found.source,
+        producer_id=found.producer_id,
+        origin=Origin(found.origin),
+        ingest_us=ingest_us,
+        request_id=found.request_id,
+        session_id=found.session_id,
+        transport=found.transport,
+        route=found.route,
+        meta=found.meta,
+    )
+
+
+class Encoding:
+    """Shared by the threads of all buses: the last entries' events are kept for the others.
+
+    A bus that lags by more than is kept encodes for itself.
+    """
+
+    def __init__(self, buses: int) -> None:
+        self._keep_bytes = _KEPT_BYTES if buses > 1 else 0
+        self._kept: OrderedDict[tuple[str, int, int], tuple[Context, Encoded, int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+        self._encoder = Encoder(Context())
+
+    def events(self, log: str, entry: Entry) -> tuple[Context, Encoded]:
+        """Give an entry's events, in order, one per message."""
+        key = (log, entry.segment, entry.offset)
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                return known[0], known[1]
+            context = context_of(entry.provenance, entry.ingest_us)
+            self._encoder.context = context
+            events = self._encoder.encode_lines(entry.data, entry.position)
+            if self._keep_bytes:
+                self._keep(key, context, events, len(entry.data))
+            return context, events
+
+    def event(self, context: Context, line: bytes, position: int) -> Event:
+        """Encode a single line that is in no journal."""
+        with self._lock:
+            self._encoder.context = context
+            (found,) = self._encoder.encode_lines(line, position)
+        if isinstance(found, Rejected):
+            raise found.error
+        return found
+
+    def announce(self, bus: str, gap: Gap) -> tuple[Context, bytes, int]:
+        """Word the ControlError that tells a bus's consumers what they will never get."""
+        exchange, local = _line_of(gap)
+        message = ErrorMessage(
+            exchange=exchange,
+            local_timestamp=local,
+            details=f"{gap.messages} messages were not published to {bus}: {_extent(gap)}",
+            sub_sequent_errors_count=0,
+        )
+        provenance = gap.first.provenance if gap.first else encode_provenance(Provenance(""))
+        context = context_of(provenance, time.time_ns() // 1000)
+        return context, encode_line(message), gap.first.position if gap.first else 0
+
+    def _keep(
+        self, key: tuple[str, int, int], context: Context, events: Encoded, size: int
+    ) -> None:
+        self._kept[key] = (context, events, size)
+        self._kept_bytes += size
+        while self._kept_bytes > self._keep_bytes and len(self._kept) > 1:
+            _, (_, _, gone) = self._kept.popitem(last=False)
+            self._kept_bytes -= gone
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    """The little that is asked of a journalled line to say whose it was, and of when."""
+
+    exchange: str
+    local_timestamp: str
+
+
+def _line_of(gap: Gap) -> tuple[str, Time]:
+    """Give exchange and local time of the first message lost, as far as is known."""
+    try:
+        line = msgspec.json.decode(gap.line, type=_Line)
+        return line.exchange, Time.parse(line.local_timestamp)
+    except (msgspec.MsgspecError, ValueError):
+        return "unknown", Time(time.time_ns() // 1000)
+
+
+def _extent(gap: Gap) -> str:
+    """Name the first and the last message of a gap."""
+    if gap.first is None or gap.last is None:
+        return f"the journal is {gap.reason} there, positions unknown"
+    first, last = decode_provenance(gap.first.provenance), decode_provenance(gap.last.provenance)
+    return (
+        f"position {gap.first.position} of request {first.request_id} "
+        f"to position {gap.last.position} of request {last.request_id}"
+    )

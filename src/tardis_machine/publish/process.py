@@ -1,0 +1,169 @@
+"""The publisher's process: told what to do over standard input, telling how it is over a pipe.
+
+The first line of input is the configuration, so that no secret is on a command line. `drain`
+follows when the server stops. The end of input means that the server is gone: then the process
+delivers what is left, and exits, or makes way for the publisher of the next server.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tardis_machine import log as logs
+from tardis_machine.config import from_dict
+from tardis_machine.journal import Directory, LockedError
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.publisher import Publisher, Snapshot
+
+_log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.1
+_TELL_S: Final = 0.5
+_GRACE_S: Final = 1.0
+
+
+class Settings(msgspec.Struct):
+    """What the server tells its publisher before anything else."""
+
+    buses: dict[str, dict[str, Any]]
+    publish: dict[str, Any]
+    journal: str
+    log: str
+    log_format: str = "human"
+    debug: bool = False
+
+
+class Drain(msgspec.Struct):
+    """Deliver what is there within so many seconds, report, exit."""
+
+    drain_s: float
+
+
+class _Input:
+    """Commands as they come in, read by a thread."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self._commands: queue.Queue[Drain] = queue.Queue()
+        threading.Thread(target=self._read, name="input", daemon=True).start()
+
+    def next(self, timeout_s: float) -> Drain | None:
+        try:
+            return self._commands.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            self._commands.put(msgspec.json.decode(line, type=Drain))
+        self.gone = True
+
+
+class Process:
+    """One life of the publisher."""
+
+    def __init__(self, settings: Settings, reports: int) -> None:
+        self._directory = Directory(Path(settings.journal))
+        self._own_log = self._directory.path / settings.log
+        self._reports = reports
+        self._input = _Input()
+        self._deadline: float | None = None
+        self._stopping = False
+        self._told_at = 0.0
+        buses = {
+            name: from_dict(BUSES[name].config_type, given)
+            for name, given in settings.buses.items()
+        }
+        config = from_dict(PublishConfig, settings.publish)
+        self._publisher = Publisher(buses, self._directory, config)
+
+    def run(self) -> int:
+        """Publish until drained, told to stop, or not needed any more."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server gets it too, and tells us
+        signal.signal(signal.SIGTERM, self._on_term)
+        if self._take_lock():
+            self._publisher.start()
+            while self._deadline is None and not self._stopping and not self._may_leave():
+                self._listen()
+                self._publisher.tick()
+                self._tell()
+            if self._deadline is not None:
+                self._publisher.drain(self._deadline)
+            self._publisher.stop(max(self._deadline or 0.0, time.monotonic() + _GRACE_S))
+        snapshot = self._publisher.snapshot(final=True)
+        self._write(snapshot)
+        self._directory.unlock()
+        return 1 if snapshot.pending else 0
+
+    def _take_lock(self) -> bool:
+        """Wait for another publisher of this journal to end; False if it did all the work."""
+        said = False
+        while not self._stopping:
+            try:
+                self._directory.lock()
+            except LockedError as error:
+                if not said:
+                    said = True
+                    _log.info("another publisher is at work", extra={"pid": error.pid})
+                self._directory.ask_for_lock()
+            else:
+                return True
+            self._listen()
+            self._tell(standby=True)
+            leaving = self._deadline is not None or self._input.gone
+            if leaving and not self._own_log.exists():
+                return False
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                return False
+        return False
+
+    def _may_leave(self) -> bool:
+        """Tell whether the server is gone and so is the work, or another publisher waits for it."""
+        if not self._input.gone:
+            return False
+        return self._publisher.drained() or self._directory.asked_for_lock()
+
+    def _listen(self) -> None:
+        command = self._input.next(_TICK_S)
+        if command is not None:
+            self._deadline = time.monotonic() + command.drain_s
+
+    def _tell(self, *, standby: bool = False) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_S:
+            self._told_at = now
+            self._write(self._publisher.snapshot(standby=standby))
+
+    def _write(self, snapshot: Snapshot) -> None:
+        data = msgspec.json.encode(snapshot) + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # the server is gone
+            while data:
+                data = data[os.write(self._reports, data) :]
+
+    def _on_term(self, *_: object) -> None:
+        self._stopping = True
+
+
+def main() -> None:
+    """Run with the configuration that comes first on standard input."""
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
+    logs.configure(settings.log_format, debug=settings.debug)
+    code = Process(settings, int(sys.argv[1])).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A bus that did not let go in time must not keep the process.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

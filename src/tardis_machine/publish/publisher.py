@@ -1,0 +1,169 @@
+"""The publisher: every log of a journal directory delivered to every bus."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tardis_machine.journal import Directory, Log
+from tardis_machine.journal.segment import segment_path
+from tardis_machine.publish.accounts import Account
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.dead_letters import DeadLetters
+from tardis_machine.publish.delivery import Delivery
+from tardis_machine.publish.encoding import Encoding
+from tardis_machine.publish.statistics import Statistics
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.05
+
+
+class BusSnapshot(msgspec.Struct):
+    """One bus at one moment."""
+
+    account: Account
+    statistics: Statistics
+    journal_bytes: int = 0
+
+
+class Snapshot(msgspec.Struct):
+    """All buses at one moment; `final` is a publisher's last word, `standby` another's work."""
+
+    buses: dict[str, BusSnapshot]
+    final: bool = False
+    standby: bool = False
+
+    @property
+    def pending(self) -> int:
+        return sum(bus.account.pending for bus in self.buses.values())
+
+
+class Publisher:
+    """Runs one delivery per bus over all logs, and deletes what all of them are past."""
+
+    def __init__(
+        self, buses: Mapping[str, BusConfig], directory: Directory, config: PublishConfig
+    ) -> None:
+        self.directory = directory
+        self._names = tuple(buses)
+        self._retired = {name: Account() for name in buses}
+        self._kept_for: set[tuple[str, str]] = set()
+        encoding = Encoding(len(buses))
+        dead_letters = config.dead_letters(directory.path)
+        self._deliveries = {
+            name: Delivery(
+                BUSES[name](settings),
+                config,
+                encoding,
+                DeadLetters(dead_letters, name),
+                self._collect,
+            )
+            for name, settings in buses.items()
+        }
+
+    def start(self) -> None:
+        """Begin; the journal's lock must be held."""
+        self.tick()
+        for delivery in self._deliveries.values():
+            delivery.start()
+
+    def tick(self) -> None:
+        """Take up logs that are new, delete those that are done."""
+        for log in self.directory.logs():
+            for delivery in self._deliveries.values():
+                delivery.follow(log)
+            if log.finished() and all(d.drained(log) for d in self._deliveries.values()):
+                self._finish(log)
+
+    def drained(self) -> bool:
+        """Tell whether every log whose writer is gone has been delivered."""
+        return all(
+            all(delivery.drained(log) for delivery in self._deliveries.values())
+            for log in self.directory.logs()
+            if log.finished()
+        )
+
+    def drain(self, deadline: float | None) -> bool:
+        """Deliver all finished logs, until the deadline; False if it came first."""
+        for delivery in self._deliveries.values():
+            delivery.drain()
+        while True:
+            self.tick()
+            if self.drained():
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+
+    def stop(self, deadline: float) -> None:
+        """End the threads; what a bus holds on to is abandoned, and stays in the journal."""
+        for delivery in self._deliveries.values():
+            if not delivery.stop(deadline):
+                _log.warning("bus did not let go in time", extra={"bus": delivery.name})
+
+    def snapshot(self, *, final: bool = False, standby: bool = False) -> Snapshot:
+        """Take stock from what is on disk, so that the books always balance."""
+        logs = self.directory.logs()
+        kept = {bus for log in logs for bus in _meta_buses(log)} - set(self._names)
+        buses = {}
+        for name in (*self._names, *sorted(kept)):
+            delivery = self._deliveries.get(name)
+            account = msgspec.structs.replace(self._retired.get(name, Account()))
+            size = 0
+            for log in logs:
+                state = log.cursor_state(name)
+                segment, seen = state.segment, state.seen
+                if delivery is not None:
+                    segment, seen = delivery.reached(log, (segment, seen))
+                account.add(state, log.end().messages, log.skipped(segment, seen))
+                size += _bytes_behind(log, state.segment, state.offset)
+            statistics = Statistics() if delivery is None else delivery.statistics
+            buses[name] = BusSnapshot(account, statistics, size)
+        return Snapshot(buses, final=final, standby=standby)
+
+    def _collect(self, log: Log) -> None:
+        """Delete the segments of a log that every bus is past."""
+        buses = {*self._names, *_meta_buses(log)}
+        log.collect(min(log.cursor_state(bus).segment for bus in buses))
+
+    def _finish(self, log: Log) -> None:
+        """Delete a log that is delivered, unless it also waits for a bus that is not configured."""
+        end = log.end().messages
+        for bus in _meta_buses(log):
+            if bus not in self._deliveries and log.cursor_state(bus).seen < end:
+                if (log.name, bus) not in self._kept_for:
+                    self._kept_for.add((log.name, bus))
+                    _log.warning(
+                        "log kept for a bus that is not configured",
+                        extra={"bus": bus, "log": str(log.path)},
+                    )
+                return
+        for name, delivery in self._deliveries.items():
+            delivery.leave(log)
+            self._retired[name].add(log.cursor_state(name), end)
+        log.remove()
+        _log.info("log delivered", extra={"log": log.name, "messages": end})
+
+
+def _meta_buses(log: Log) -> list[str]:
+    try:
+        return log.meta().buses
+    except FileNotFoundError:  # deleted meanwhile
+        return []
+
+
+def _bytes_behind(log: Log, segment: int, offset: int) -> int:
+    total = 0
+    for number in log.listing().segments:
+        if number >= segment:
+            try:
+                size = segment_path(log.path, number).stat().st_size
+            except FileNotFoundError:
+                continue
+            total += max(0, size - offset) if number == segment else size
+    return total

@@ -1,0 +1,141 @@
+"""The server's hold on its publisher: started, listened to, started again when it dies."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tardis_machine.publish.backoff import Backoff
+from tardis_machine.publish.process import Drain, Settings
+from tardis_machine.publish.publisher import Snapshot
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST_S: Final = 0.2
+_LONGEST_S: Final = 30.0
+_STABLE_S: Final = 60.0
+_GRACE_S: Final = 5.0
+_LINE_BYTES: Final = 1 << 20
+
+
+class Supervisor:
+    """Runs `tardis_machine.publish.process` as a child, in a session of its own.
+
+    A Ctrl-C in the server's terminal is for the server, which then lets the publisher drain; and a
+    server that is killed leaves a publisher that finishes its work.
+    """
+
+    def __init__(self, settings: Settings, on_snapshot: Callable[[Snapshot], None]) -> None:
+        self._settings = msgspec.json.encode(settings) + b"\n"
+        self._on_snapshot = on_snapshot
+        self._decoder = msgspec.json.Decoder(Snapshot)
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._drain: bytes | None = None
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self.restarts = 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._task = asyncio.create_task(self._watch(), name="publisher-supervisor")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let the publisher deliver what is left in time; start it once more if it died."""
+        assert self._task is not None
+        self._drain = msgspec.json.encode(Drain(timeout_s)) + b"\n"
+        self._stopping = True
+        self._wake.set()
+        if self.running:
+            self._tell(self._drain)
+        done, _ = await asyncio.wait([self._task], timeout=timeout_s + _GRACE_S)
+        if not done:
+            _log.error("publisher killed: it did not end in time", extra={"pid": self.pid})
+            self._kill()
+            await asyncio.wait([self._task], timeout=_GRACE_S)
+
+    async def _spawn(self) -> None:
+        reading, writing = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "tardis_machine.publish.process",
+                str(writing),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._reports = reading
+        self._tell(self._settings)
+        _log.info("publisher started", extra={"pid": self.pid})
+
+    async def _watch(self) -> None:
+        """Listen to one publisher after the other until told to stop."""
+        backoff = Backoff(_SHORTEST_S, _LONGEST_S)
+        drains = 0
+        while True:
+            started = time.monotonic()
+            await self._listen()
+            assert self._process is not None
+            code = await self._process.wait()
+            if self._stopping and (code in {0, 1} or drains):
+                return
+            drains += self._stopping
+            self.restarts += 1
+            if time.monotonic() - started > _STABLE_S:
+                backoff.reset()
+            pause_s = 0.0 if self._stopping else backoff.next_pause_s()
+            _log.error(
+                "publisher died, it is started again",
+                extra={"exit_code": code, "in_s": round(pause_s, 2)},
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            await self._spawn()
+            if self._drain is not None:
+                self._tell(self._drain)
+
+    async def _listen(self) -> None:
+        """Take snapshots until the publisher closes its end."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_LINE_BYTES)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._reports, "rb")
+        )
+        try:
+            async for line in reader:
+                self._on_snapshot(self._decoder.decode(line))
+        finally:
+            transport.close()
+
+    def _tell(self, data: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):  # it has just died
+            self._process.stdin.write(data)
+
+    def _kill(self) -> None:
+        if self.running and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
