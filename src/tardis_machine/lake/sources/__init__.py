@@ -1,0 +1,1 @@
+"""Where records come from: each source gives the same shape, `bronze.RECORD`."""

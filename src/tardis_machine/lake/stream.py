@@ -1,0 +1,118 @@
+"""From a bus into the tables, batch by batch, each exactly once for its checkpoint."""
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from tardis_machine.lake.errors import LakeError
+from tardis_machine.lake.pipeline import Commit, Landed, build_silver, land
+from tardis_machine.lake.tables import EVENTS, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+_CHECKPOINTS: Final = "_checkpoints"
+
+
+def default_checkpoint(root: str, name: str) -> str:
+    """Tell where a stream into these tables keeps its place unless told otherwise."""
+    return f"{root.rstrip('/')}/{_CHECKPOINTS}/{name}"
+
+
+def checkpoint_id(spark: "SparkSession", checkpoint: str) -> str:
+    """Give the id that Spark wrote into a checkpoint: a new checkpoint has a new one.
+
+    Batches are numbered from 0 in each checkpoint. With a name of our own in the id's place, the
+    first batches of a new checkpoint would pass for those of the old one, and be skipped.
+    """
+    [row] = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+    identity: str = json.loads(row["value"])["id"]
+    return identity
+
+
+def start(
+    tables: Tables,
+    records: "DataFrame",
+    checkpoint: str,
+    *,
+    once: bool = False,
+    interval_s: float = 0,
+    bronze_only: bool = False,
+) -> "StreamingQuery":
+    """Bring a stream of records into the tables: all there is now (`once`), or as it comes."""
+    root = tables.root
+
+    def batch(rows: "DataFrame", number: int) -> None:
+        own = Tables(rows.sparkSession, root)
+        began = time.monotonic()
+        application = f"stream/{checkpoint_id(rows.sparkSession, checkpoint)}"
+        landed = land(own, rows, Commit(application, number), bronze_only=bronze_only)
+        _log(number, landed, time.monotonic() - began)
+
+    return _started(records.writeStream.foreachBatch(batch), checkpoint, once, interval_s)
+
+
+def start_silver(tables: Tables, checkpoint: str, *, max_files: int = 100) -> "StreamingQuery":
+    """Bring what Bronze gained since the last time into Silver."""
+    root = tables.root
+    events = (
+        tables.spark.readStream.format("delta")
+        .option("maxFilesPerTrigger", max_files)
+        .load(tables.path(EVENTS))
+    )
+
+    def batch(rows: "DataFrame", number: int) -> None:
+        began = time.monotonic()
+        landed = build_silver(Tables(rows.sparkSession, root), rows)
+        _log(number, landed, time.monotonic() - began)
+
+    return _started(events.writeStream.foreachBatch(batch), checkpoint, once=True, interval_s=0)
+
+
+def wait(query: "StreamingQuery", seconds: float | None = None) -> bool:
+    """Wait for a stream to end, at most so long; tell whether it has."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an optional dependency
+
+    try:
+        ended = query.awaitTermination(seconds)  # type: ignore[arg-type]
+    except StreamingQueryException as error:
+        raise LakeError(_explained(str(error))) from error
+    return seconds is None or bool(ended)
+
+
+def _started(
+    writer: "DataStreamWriter", checkpoint: str, once: bool, interval_s: float
+) -> "StreamingQuery":
+    writer = writer.option("checkpointLocation", checkpoint)
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{interval_s} seconds").start()
+
+
+def _log(number: int, landed: Landed, seconds: float) -> None:
+    log.info(
+        "batch landed",
+        extra={
+            "batch": number,
+            "events": landed.events,
+            "rejected": landed.rejected,
+            "new_rows": sum(landed.inserted.values()),
+            "rows_per_s": round(landed.events / max(seconds, 1e-3)),
+        },
+    )
+
+
+def _explained(error: str) -> str:
+    first = error.split("\n\nJVM stacktrace", 1)[0].strip()
+    if "KAFKA_DATA_LOSS" in error or "failOnDataLoss" in error:
+        return (
+            f"data was trimmed from the topic before it was read. {first}\n"
+            "What is gone cannot be had again from this topic; a backfill may have it. To go on "
+            "with what is left: --on-data-loss skip"
+        )
+    return first
