@@ -66,7 +66,7 @@ class DeadLetters:
         self.path = directory / _NAME.format(bus=bus)
 
     def add_event(self, context: Context, event: Event, destination: str, reason: str) -> None:
-        self._append(
+        self.add(
             DeadLetter(
                 bus=self.bus,
                 reason=reason,
@@ -85,7 +85,7 @@ class DeadLetters:
         )
 
     def add_line(self, context: Context, rejected: Rejected) -> None:
-        self._append(
+        self.add(
             DeadLetter(
                 bus=self.bus,
                 reason=str(rejected.error),
@@ -96,7 +96,7 @@ class DeadLetters:
             )
         )
 
-    def _append(self, letter: DeadLetter) -> None:
+    def add(self, letter: DeadLetter) -> None:
         """Write one line and force it to disk: the journal forgets the message after this."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -1,6 +1,7 @@
 """The publisher: every log of a journal directory delivered to every bus."""
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -21,6 +22,7 @@ from tardis_machine.publish.statistics import Statistics
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
+_STOP_S: Final = 2.0
 
 
 class BusSnapshot(msgspec.Struct):
@@ -88,8 +90,8 @@ class Publisher:
             if log.finished()
         )
 
-    def drain(self, deadline: float | None) -> bool:
-        """Deliver all finished logs, until the deadline; False if it came first."""
+    def drain(self, deadline: float | None, told: threading.Event | None = None) -> bool:
+        """Deliver all finished logs; False if the deadline came first, or somebody `told` so."""
         for delivery in self._deliveries.values():
             delivery.drain()
         while True:
@@ -97,6 +99,8 @@ class Publisher:
             if self.drained():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
+                return False
+            if told is not None and told.is_set():
                 return False
             time.sleep(_POLL_S)
 
@@ -148,6 +152,26 @@ class Publisher:
             self._retired[name].add(log.cursor_state(name), end)
         log.remove()
         _log.info("log delivered", extra={"log": log.name, "messages": end})
+
+
+def drain_directory(
+    directory: Directory,
+    buses: Mapping[str, BusConfig],
+    config: PublishConfig,
+    timeout_s: float | None,
+    told: threading.Event,
+) -> Snapshot:
+    """Deliver what servers that are gone have left, and say how that went."""
+    directory.lock()
+    try:
+        publisher = Publisher(buses, directory, config)
+        publisher.start()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        publisher.drain(deadline, told)
+        publisher.stop(time.monotonic() + _STOP_S)
+        return publisher.snapshot(final=True)
+    finally:
+        directory.unlock()
 
 
 def _meta_buses(log: Log) -> list[str]:

@@ -47,6 +47,8 @@ _PUBLISHES_PER_TURN: Final = 64
 """How many publishes go out before acknowledgements are looked at."""
 _CONNECT_TIMEOUT_S: Final = 5
 _CLOSE_TIMEOUT_S: Final = 0.1
+_SETTLE_S: Final = 0.01
+"""Time for the loop to read what came while it stood still, such as the connection's end."""
 _LOOK_S: Final = 0.2
 """How often to look whether the connection is still there while nothing comes from it."""
 _IDLE_S: Final = 30.0
@@ -380,6 +382,7 @@ class NatsEventBus(EventBus[NatsConfig]):
         """Connect if need be; a connection that was idle is asked whether it still lives."""
         if self._client is not None and time.monotonic() - self._used_at > _IDLE_S:
             errors = require("nats.errors", extra=_EXTRA)
+            await asyncio.sleep(_SETTLE_S)
             try:
                 await self._client.flush(_CONNECT_TIMEOUT_S)
             except (errors.Error, OSError):

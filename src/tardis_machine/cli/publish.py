@@ -1,0 +1,100 @@
+"""`tardis-machine publish`: drain a journal left behind, or send dead letters again."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tardis_machine import log as logs
+from tardis_machine.cli.config import sections
+from tardis_machine.config import ConfigError, Section, load, setting
+from tardis_machine.journal import Directory
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.publish.publisher import drain_directory
+from tardis_machine.publish.redelivery import redeliver
+from tardis_machine.server.settings import ServerConfig
+
+log = logging.getLogger(__name__)
+
+_PROG: Final = "tardis-machine publish"
+_DESCRIPTION: Final = """\
+Delivers what servers that are gone have left in a journal, then exits: with 0 if nothing is
+pending any more, else with 1. It tries until it is told to stop, or for --drain-timeout-s if that
+is given. With --dead-letters it sends dead letters again instead. Takes the server's flags,
+environment and file, so that the buses are configured as they were."""
+_EPILOG: Final = """\
+Examples:
+  tardis-machine publish --journal-dir /data/journal --kafka-brokers localhost:9092 \\
+    --kafka-topic bronze
+  tardis-machine publish --config production.toml --dead-letters /data/journal/dead-letters"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Section, title="This command"):
+    """What the server has no use for."""
+
+    dead_letters: Path | None = setting(
+        None, help="a file of dead letters, or a directory of them, to be sent again"
+    )
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Drain, or send again."""
+    loaded = load(
+        (Command, *sections()),
+        arguments,
+        environ,
+        prog=_PROG,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    logs.configure(loaded[ServerConfig].log_format, debug=loaded[ServerConfig].debug)
+    for warning in loaded.warnings:
+        log.warning(warning)
+    buses: dict[str, BusConfig] = {}
+    for name, bus in BUSES.items():
+        config = loaded[bus.config_type]
+        if config.enabled:
+            buses[name] = config
+    if not buses:
+        raise ConfigError(_PROG, None, f"expected a bus: one of {', '.join(BUSES)}")
+    publish = loaded[PublishConfig]
+    letters = loaded[Command].dead_letters
+    if letters is not None:
+        return _send_again(letters, buses, publish)
+    path = loaded[JournalConfig].path
+    if not path.is_dir():
+        raise ConfigError(JournalConfig.flag("dir"), str(path), "expected a journal that exists")
+    limited = loaded.origins["drain_timeout_s"].kind != "default"
+    return _drain(path, buses, publish, publish.drain_timeout_s if limited else None)
+
+
+def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
+    left = 0
+    for found in redeliver(path, buses, config):
+        log.info("dead letters sent again", extra=found.counts())
+        left += found.refused + found.unsent
+    return 1 if left else 0
+
+
+def _drain(
+    path: Path, buses: Mapping[str, BusConfig], config: PublishConfig, timeout_s: float | None
+) -> int:
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    snapshot = drain_directory(Directory(path), buses, config, timeout_s, told)
+    for name, bus in snapshot.buses.items():
+        log.info("drained", extra={"bus": name, **bus.account.counts()})
+    if snapshot.pending:
+        log.warning("messages are kept in the journal", extra={"pending": snapshot.pending})
+        sys.stderr.flush()
+        os._exit(1)  # a bus that did not let go in time must not keep the process
+    return 0
