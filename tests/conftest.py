@@ -5,4 +5,9 @@ from pathlib import Path
 
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
 
-pytest_plugins = ("tests.servers.tardis_api", "tests.servers.kafka", "tests.servers.nats")
+pytest_plugins = (
+    "tests.servers.tardis_api",
+    "tests.servers.kafka",
+    "tests.servers.nats",
+    "tests.servers.proxy",
+)

@@ -30,17 +30,23 @@ _JVM = (
 class KafkaBroker(ServerProcess):
     """Broker and controller in one process, with a folder of its own.
 
-    `settings` are further lines of its properties; `{folder}` in them is that folder.
+    `settings` are further lines of its properties; `{folder}` in them is that folder. `listeners`
+    are further protocols to speak, each on its port in `ports`. `advertise` is the port of a proxy
+    that clients are to be sent to.
     """
 
-    def __init__(self, folder: Path, settings: str = "", listeners: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: str = "",
+        listeners: tuple[str, ...] = (),
+        advertise: int | None = None,
+    ) -> None:
         self.port, controller, *further = free_ports(2 + len(listeners))
         self.ports = dict(zip(listeners, further, strict=True))
         folder.mkdir(parents=True, exist_ok=True)
         all_listeners = [("PLAINTEXT", self.port), *self.ports.items(), ("CONTROLLER", controller)]
-        public = [
-            f"{name}://127.0.0.1:{port}" for name, port in all_listeners if name != "CONTROLLER"
-        ]
+        public = [("PLAINTEXT", advertise or self.port), *self.ports.items()]
         properties = folder / "server.properties"
         properties.write_text(
             "\n".join(
@@ -49,7 +55,7 @@ class KafkaBroker(ServerProcess):
                     "node.id=1",
                     f"controller.quorum.voters=1@127.0.0.1:{controller}",
                     f"listeners={','.join(f'{n}://127.0.0.1:{p}' for n, p in all_listeners)}",
-                    f"advertised.listeners={','.join(public)}",
+                    f"advertised.listeners={','.join(f'{n}://127.0.0.1:{p}' for n, p in public)}",
                     "controller.listener.names=CONTROLLER",
                     "inter.broker.listener.name=PLAINTEXT",
                     f"listener.security.protocol.map={','.join(f'{n}:{p}' for n, p in _PROTOCOLS)}",
@@ -100,8 +106,10 @@ def start_kafka(tmp_path: Path) -> Iterator[Callable[..., KafkaBroker]]:
     """Start brokers for one test, to be killed and started again by it."""
     started: list[KafkaBroker] = []
 
-    def start(settings: str = "", listeners: tuple[str, ...] = ()) -> KafkaBroker:
-        broker = KafkaBroker(tmp_path / f"kafka-{len(started)}", settings, listeners)
+    def start(
+        settings: str = "", listeners: tuple[str, ...] = (), advertise: int | None = None
+    ) -> KafkaBroker:
+        broker = KafkaBroker(tmp_path / f"kafka-{len(started)}", settings, listeners, advertise)
         broker.start()
         started.append(broker)
         return broker
