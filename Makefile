@@ -55,3 +55,16 @@ lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-header \
 	  --all-extras --group dev pyproject.toml -o requirements/dev.txt
+
+BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
+DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb
+
+schemas: setup ## format, lint and check the schemas, and generate code from them
+	$(BUF) format --write
+	$(BUF) lint
+	$(BUF) breaking --against released.binpb
+	$(BUF) generate
+	$(BUF) build --as-file-descriptor-set --output $(DESCRIPTORS)
+
+release-schemas: schemas ## make the schemas as they are what later changes must not break
+	$(BUF) build --output released.binpb
