@@ -216,8 +216,7 @@ class NormalizedReplay:
             self._collect(stream)
             if self._hidden or stream.needs_piece:
                 break
-            if len(self._streams) > 1:
-                stream = self._earliest()
+            stream = self._earliest()
         elapsed = thread_time() - started
         if done >= self._lines:
             share = min(2.0, max(0.5, _STEP_S / max(elapsed, 1e-6)))
