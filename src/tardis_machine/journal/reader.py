@@ -104,7 +104,10 @@ class Reader:
         try:
             with segment.open_mapped(self.log.path, self.segment) as content:
                 found = entry.heading_at(content, self.offset)
-                if found is None or entry.sound_at(content, found.end) is None:
+                # Sound by now: the writer was just at it when it was read.
+                if found is None or entry.sound_at(content, self.offset) is not None:
+                    return None
+                if entry.sound_at(content, found.end) is None:
                     return None
         except (FileNotFoundError, ValueError):
             return None

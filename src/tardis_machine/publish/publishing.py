@@ -70,6 +70,7 @@ class Publishing:
         self._stalled: frozenset[str] = frozenset()
         self._looked_at = 0.0
         self.producer_id = publish.producer_id or f"{socket.gethostname()}-{os.getpid()}"
+        self.stopped = False
         self.lost = 0
         self.lost_said = Throttle()
         metrics.registry.register(PublishingCollector(self._state))
@@ -117,6 +118,7 @@ class Publishing:
 
     async def stop(self) -> DrainReport:
         """End the log and let the publisher deliver it, within the configured time."""
+        self.stopped = True
         self.writer.close()
         assert self._supervisor is not None
         await self._supervisor.drain(self._publish.drain_timeout_s)

@@ -1,0 +1,100 @@
+"""Publishers on real journals and real brokers."""
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardis_machine.metrics import Metrics
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.publish.publishing import Publishing, ResponseJournal
+from tests.publish.brokers import Broker, kafka_broker, nats_broker
+from tests.servers.kafka import KafkaBroker
+from tests.servers.nats import NatsServer
+
+_numbers = itertools.count()
+
+Start = Callable[..., Awaitable[Publishing]]
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a topic or stream that no other test uses."""
+    return f"publish-{next(_numbers)}"
+
+
+@pytest.fixture(params=["kafka", "nats"])
+def broker(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Each of the brokers, shared with other tests: not to be killed."""
+    if request.param == "kafka":
+        return kafka_broker(request.getfixturevalue("kafka"), name)
+    return nats_broker(request.getfixturevalue("nats"), name)
+
+
+@pytest.fixture(params=["kafka", "nats"])
+def mortal(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Each of the brokers, for this test alone."""
+    if request.param == "kafka":
+        start_kafka: Callable[[], KafkaBroker] = request.getfixturevalue("start_kafka")
+        return kafka_broker(start_kafka(), name)
+    start_nats: Callable[[], NatsServer] = request.getfixturevalue("start_nats")
+    return nats_broker(start_nats(), name)
+
+
+@pytest.fixture
+def journal_dir(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+async def publish(journal_dir: Path) -> AsyncIterator[Start]:
+    """Start publishing to the given buses; what a test leaves running is ended after it."""
+    started: list[Publishing] = []
+
+    async def start(
+        buses: dict[str, BusConfig],
+        *,
+        journal: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        **settings: Any,
+    ) -> Publishing:
+        made = Publishing(
+            buses,
+            JournalConfig(**({"dir": journal_dir} | (journal or {}))),
+            PublishConfig(**({"retry_max_s": 1.0, "send_timeout_s": 5.0} | settings)),
+            metrics or Metrics(),
+        )
+        await made.start()
+        started.append(made)
+        return made
+
+    yield start
+    for each in started:
+        if not each.stopped:
+            await each.stop()
+
+
+def respond(publishing: Publishing, *, flow: str = "http-replay") -> ResponseJournal:
+    """Open the journal of a response as the server would."""
+    found = publishing.response(
+        flow=flow,
+        request_id="request-1",
+        session_id="session-1",
+        transport="http",
+        route="/replay-normalized",
+        origin="replay",
+    )
+    assert found is not None
+    return found
+
+
+async def write(journal: ResponseJournal, ndjson: bytes, lines: int = 100) -> None:
+    """Journal a response in batches of so many lines, paced as the server would be."""
+    parts = ndjson.splitlines(keepends=True)
+    for start in range(0, len(parts), lines):
+        batch = parts[start : start + lines]
+        while not journal.append(b"".join(batch), len(batch)):
+            await journal.wait_for_space()

@@ -1,0 +1,77 @@
+"""Whether what arrived keeps the promises made to those who read the buses."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tardis_machine.bronze import Context, Encoder, Event
+from tardis_machine.publish.accounts import Account
+from tests.buses.arrivals import Arrival
+
+
+def events_of(ndjson: bytes) -> list[Event]:
+    """Encode a whole response as one batch: ids do not depend on where batches end."""
+    found = []
+    for event in Encoder(Context()).encode_lines(ndjson, 0):
+        assert isinstance(event, Event), event.error
+        found.append(event)
+    return found
+
+
+def ids_by_key(events: Iterable[Event]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for event in events:
+        key = f"{event.exchange}|{event.symbol}|{event.payload_case}"
+        found.setdefault(key, []).append(event.event_id)
+    return found
+
+
+def arrived_by_key(arrivals: Iterable[Arrival]) -> dict[str, list[str]]:
+    """Give ids by key in the order they first arrived; what came twice must be the same event."""
+    found: dict[str, list[str]] = {}
+    seen: dict[str, Arrival] = {}
+    for arrival in arrivals:
+        event_id = arrival.headers["event-id"]
+        if event_id in seen:
+            assert arrival.value == seen[event_id].value
+            assert arrival.destination == seen[event_id].destination
+            continue
+        seen[event_id] = arrival
+        envelope = arrival.envelope
+        assert envelope.event_id == event_id
+        case = arrival.headers["payload-case"]
+        found.setdefault(f"{envelope.exchange}|{envelope.symbol}|{case}", []).append(event_id)
+    return found
+
+
+def assert_all_arrived(ndjson: bytes, arrivals: Sequence[Arrival]) -> None:
+    """Nothing lost, nothing made up, order kept per key."""
+    assert arrived_by_key(arrivals) == ids_by_key(events_of(ndjson))
+
+
+def assert_received_arrived(received: bytes, whole: bytes, arrivals: Sequence[Arrival]) -> None:
+    """Of a response cut short: what the client got arrived, in order, and not beyond the whole."""
+    arrived = arrived_by_key(arrivals)
+    everything = ids_by_key(events_of(whole))
+    for key, ids in arrived.items():
+        assert ids == everything[key][: len(ids)]
+    for key, ids in ids_by_key(events_of(received)).items():
+        assert ids == arrived.get(key, [])[: len(ids)]
+
+
+def assert_balanced(account: Account, *, journalled: int, **counts: int) -> None:
+    """Every journalled message is in exactly one of the books."""
+    expected: Mapping[str, int] = {
+        "journalled": journalled,
+        "filtered": 0,
+        "accepted": journalled - counts.get("filtered", 0),
+        "delivered": 0,
+        "pending": 0,
+        "dead_lettered": 0,
+        "dropped": 0,
+        **counts,
+    }
+    actual = account.counts()
+    del actual["duplicates"]
+    assert actual == expected
+    assert account.accepted == (
+        account.delivered + account.pending + account.dead_lettered + account.dropped
+    )
