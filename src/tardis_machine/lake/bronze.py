@@ -61,7 +61,7 @@ _ID: Final = r"^[0-9a-f]{32}$"
 
 def inspected(records: "DataFrame") -> "DataFrame":
     """Read each record's envelope and find what is wrong with it, if anything is."""
-    return records.select(*RECORD).mapInArrow(_inspected_batches, schema_of(INSPECTED))
+    return records.select(*RECORD).mapInArrow(inspect, schema_of(INSPECTED))
 
 
 def events(inspected: "DataFrame") -> "DataFrame":
@@ -87,7 +87,8 @@ def schema_of(columns: Mapping[str, str]) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def _inspected_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do what `inspected` says, on Arrow batches."""
     for batch in batches:
         decoded = envelopes(batch.column("value"))
         envelope = decoded.columns

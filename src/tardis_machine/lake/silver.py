@@ -261,14 +261,28 @@ def defects(case: str, values: pa.Array) -> Defects:
     return found
 
 
+def selected(case: str, events: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
+    """Give columns of a case's inspected events; columns of other cases are null."""
+    known = {column.name: column for column in TABLES[case].columns}
+    fields = payloads(case, envelopes(events.column("value")).columns.column(case)).columns
+    present = {name for name in names if name in known or name in events.schema.names}
+    columns = {
+        # Their defects are known by now: such rows were set aside.
+        name: known[name].read(fields, {}) if name in known else events.column(name)
+        for name in present
+    }
+    foreign = {
+        column.name: column.arrow_type for table in TABLES.values() for column in table.columns
+    }
+    return pa.RecordBatch.from_pydict(
+        {
+            name: columns[name] if name in columns else pa.nulls(len(events), foreign[name])
+            for name in names
+        }
+    )
+
+
 def _row_batches(case: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    columns = TABLES[case].columns
+    names = [*KEY, *(column.name for column in TABLES[case].columns)]
     for batch in batches:
-        envelope = envelopes(batch.column("value")).columns
-        fields = payloads(case, envelope.column(case)).columns
-        # Their defects are known by now: those rows were set aside.
-        own = [column.read(fields, {}) for column in columns]
-        yield pa.RecordBatch.from_arrays(
-            [*(batch.column(name) for name in KEY), *own],
-            names=[*KEY, *(column.name for column in columns)],
-        )
+        yield selected(case, batch, names)

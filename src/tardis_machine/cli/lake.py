@@ -1,0 +1,289 @@
+"""`tardis-machine lake`: backfill, stream, silver, show, maintain."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from tardis_machine import log as logs
+from tardis_machine.cli.config import sections as server_sections
+from tardis_machine.config import ConfigError, Loaded, Section, load, options
+from tardis_machine.extras import require
+from tardis_machine.lake.config import (
+    BackfillConfig,
+    MaintainConfig,
+    ShowConfig,
+    SilverConfig,
+    SparkConfig,
+    StreamConfig,
+)
+from tardis_machine.lake.streams import STREAMS
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.server.settings import HistoryConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tardis_machine.lake.backfill import Progress
+    from tardis_machine.lake.tables import Tables
+
+log = logging.getLogger(__name__)
+
+_PROG: Final = "tardis-machine lake"
+_POLL_S: Final = 0.5
+
+
+class Command(NamedTuple):
+    """One of the lake's commands."""
+
+    does: str
+    sections: tuple[type[Section], ...]
+    run: Callable[[Loaded, Sequence[str]], int]
+    example: str
+    arguments: str = ""
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Run one of the commands."""
+    given = list(arguments)
+    name = given.pop(0) if given and not given[0].startswith("-") else None
+    if name is None and given and given[0] in {"-h", "--help"}:
+        print(_usage())
+        return 0
+    if name not in COMMANDS:
+        raise ConfigError("lake", name, f"expected one of {', '.join(COMMANDS)}")
+    command = COMMANDS[name]
+    positional = [given.pop(0)] if command.arguments and given and given[0][0] != "-" else []
+    own = (*command.sections, SparkConfig)
+    loaded = load(
+        own,
+        given,
+        environ,
+        prog=f"{_PROG} {name}{command.arguments}",
+        description=command.does,
+        epilog=f"Example:\n  {command.example}",
+        also=[each for each in server_sections() if each not in own],
+    )
+    config = loaded[SparkConfig]
+    logs.configure(config.log_format, debug=config.debug)
+    for warning in loaded.warnings:
+        log.warning(warning)
+    for module in ("pyspark", "pyarrow", "ptars"):
+        require(module, extra="spark")
+    return command.run(loaded, positional)
+
+
+def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import backfill  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.sources import tardis  # noqa: PLC0415
+    from tardis_machine.options import parse_replay_normalized  # noqa: PLC0415
+
+    config, history = loaded[BackfillConfig], loaded[HistoryConfig]
+    asked = [
+        {
+            "exchange": exchange,
+            "from": config.from_,
+            "to": config.to,
+            "dataTypes": config.types,
+            **({"symbols": config.symbols} if config.symbols else {}),
+        }
+        for exchange in config.exchange
+    ]
+    replays = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    _export(history)
+    tables = _tables(loaded, config.to_tables)
+    tardis.register(tables.spark)
+    wanted = backfill.plan(replays)
+    units = backfill.plan(replays, backfill.manifest(tables))
+    if len(units) < len(wanted):
+        print(f"{len(wanted) - len(units)} of {len(wanted)} days are there already")
+    report = backfill.run(
+        tables,
+        units,
+        {
+            "cacheDir": str(history.cache_dir),
+            "endpoint": history.endpoint,
+            "sampleData": str(history.sample_data).lower(),
+        },
+        bronze_only=config.bronze_only,
+        attempts=config.attempts,
+        report=_show_progress,
+    )
+    print(
+        f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} of them in "
+        f"quarantine, {report.seconds:.0f} s, {report.events / report.seconds:,.0f} events/s"
+    )
+    for failed in report.failed:
+        print(f"failed: {failed.unit.exchange} {failed.unit.day}: {failed.error}", file=sys.stderr)
+    return 1 if report.failed else 0
+
+
+def _stream(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.streams import records  # noqa: PLC0415
+
+    config = loaded[StreamConfig]
+    bus = BUSES[config.from_bus]
+    settings = loaded[bus.config_type]
+    if not settings.enabled:
+        flags = " and ".join(settings.flag(name) for name in bus.config_type.needs)
+        raise ConfigError("--from-bus", config.from_bus, f"needs {flags}")
+    tables = _tables(loaded, config.to_tables)
+    rows = records(
+        tables.spark,
+        config.from_bus,
+        settings,
+        starting=config.starting,
+        max_events=config.max_events_per_batch,
+        skip_lost=config.on_data_loss == "skip",
+    )
+    checkpoint = config.checkpoint or stream.default_checkpoint(tables.root, config.from_bus)
+    query = stream.start(
+        tables,
+        rows,
+        checkpoint,
+        once=config.once,
+        interval_s=config.interval_s,
+        bronze_only=config.bronze_only,
+    )
+    _wait(query)
+    return 0
+
+
+def _silver(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
+
+    config = loaded[SilverConfig]
+    tables = _tables(loaded, config.tables)
+    if config.rebuild:
+        rebuild(tables)
+    else:
+        _wait(stream.start_silver(tables, stream.default_checkpoint(tables.root, "silver")))
+    return 0
+
+
+def _show(loaded: Loaded, names: Sequence[str]) -> int:
+    from tardis_machine.lake import show  # noqa: PLC0415 - needs the extra
+
+    if not names:
+        raise ConfigError("TABLE", None, "is needed, such as trades")
+    config = loaded[ShowConfig]
+    tables = _tables(loaded, config.tables)
+    rows = show.frame(tables, names[0])
+    if config.where:
+        rows = rows.where(config.where)
+    print(show.text(rows, config.limit))
+    return 0
+
+
+def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import maintain  # noqa: PLC0415 - needs the extra
+
+    config = loaded[MaintainConfig]
+    tables = _tables(loaded, config.tables)
+    everything = not (config.compact or config.vacuum or config.statistics)
+    for name, table in maintain.existing(tables, config.only).items():
+        if config.compact or everything:
+            maintain.compact(tables, table)
+        if config.vacuum or everything:
+            maintain.vacuum(tables, table, config.retain_hours)
+        if config.statistics or everything:
+            size = maintain.size(tables, name)
+            print(f"{name:<24}{size.rows:>14,} rows {size.files:>8,} files {size.bytes:>16,} bytes")
+    return 0
+
+
+def _tables(loaded: Loaded, root: str) -> "Tables":
+    from tardis_machine.lake.session import session  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.tables import Tables  # noqa: PLC0415
+
+    config = loaded[SparkConfig]
+    return Tables(session(master=config.master, settings=config.spark), root)
+
+
+def _export(history: HistoryConfig) -> None:
+    """Leave secrets to the environment, which this machine's workers inherit."""
+    for option in options(HistoryConfig):
+        value = getattr(history, option.name)
+        if option.setting.secret and value is not None:
+            os.environ.pop(f"{option.variable}_FILE", None)
+            os.environ[option.variable] = value
+
+
+def _wait(query: "StreamingQuery") -> None:
+    """Wait for a stream to end; a signal ends it, and what is half done is done again later."""
+    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
+
+    stopping = threading.Event()
+
+    def stop(*_: Any) -> None:
+        stopping.set()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not stream.wait(query, _POLL_S):
+            if stopping.is_set():
+                log.info("stopping")
+                query.stop()
+                return
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _show_progress(progress: "Progress") -> None:
+    rate = progress.events / max(progress.seconds, 1e-3)
+    print(
+        f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "
+        f"{progress.unit.day}), {progress.events:,} events, {rate:,.0f} events/s, "
+        f"{progress.seconds_left:,.0f} s left",
+        flush=True,
+    )
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "backfill": Command(
+        "Brings days of history into Bronze and Silver; what is there already is left out.",
+        (BackfillConfig, HistoryConfig),
+        _backfill,
+        "tardis-machine lake backfill --exchange bitmex --symbols XBTUSD --types trade,book_change"
+        "\n    --from 2024-03-01 --to 2024-03-08 --to-tables /data/lake",
+    ),
+    "stream": Command(
+        "Keeps Bronze and Silver fresh from a bus, with the publisher's flags of that bus.",
+        (StreamConfig, *(BUSES[name].config_type for name in STREAMS)),
+        _stream,
+        "tardis-machine lake stream --from-bus kafka --kafka-brokers localhost:9092"
+        "\n    --kafka-topic bronze --to-tables /data/lake",
+    ),
+    "silver": Command(
+        "Brings what Bronze gained since the last time into Silver.",
+        (SilverConfig,),
+        _silver,
+        "tardis-machine lake silver --tables /data/lake",
+    ),
+    "show": Command(
+        "Prints a readable sample of a table, or of the view book_levels.",
+        (ShowConfig,),
+        _show,
+        "tardis-machine lake show trades --tables /data/lake --where \"symbol = 'XBTUSD'\"",
+        arguments=" TABLE",
+    ),
+    "maintain": Command(
+        "Compacts and vacuums the tables and prints their sizes; all of it unless flags choose.",
+        (MaintainConfig,),
+        _maintain,
+        "tardis-machine lake maintain --tables /data/lake --compact",
+    ),
+}
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10}{command.does}" for name, command in COMMANDS.items()]
+    return "\n".join([f"usage: {_PROG} COMMAND [flags]", "", *lines, "", "Each has --help."])

@@ -1,0 +1,122 @@
+"""The settings of `tardis-machine lake`, beside those of the buses and of history."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tardis_machine.config import ConfigError, Section, pairs, setting
+from tardis_machine.lake.streams import STREAMS
+
+_BATCH: Final = 200_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkConfig(Section, title="Spark"):
+    """Where the work is done."""
+
+    master: str | None = setting(
+        None, help="Spark master; local[*] unless SPARK_REMOTE or spark-submit say otherwise"
+    )
+    spark: dict[str, str] = setting(
+        {}, help="any setting of Spark", parse=pairs, metavar="spark.NAME=VALUE,…"
+    )
+    debug: bool = setting(False, help="log more")
+    log_format: str = setting("human", help="how logs are written", choices=("human", "json"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillConfig(Section, title="Backfill"):
+    """What is brought in, and where to."""
+
+    exchange: tuple[str, ...] = setting((), help="exchanges", metavar="NAME,…")
+    symbols: tuple[str, ...] = setting((), help="symbols; all if not given", metavar="SYMBOL,…")
+    types: tuple[str, ...] = setting(
+        (), help="data types, such as trade,book_change,trade_bar_1m", metavar="TYPE,…"
+    )
+    from_: str = setting("", help="first minute, UTC", metavar="TIME")
+    to: str = setting("", help="end, not included, UTC", metavar="TIME")
+    to_tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    bronze_only: bool = setting(False, help="leave Silver to `lake silver`")
+    attempts: int = setting(3, help="tries for each day", minimum=1, maximum=100)
+
+    def validate(self) -> None:
+        """Refuse a backfill of nothing."""
+        for name in ("exchange", "types", "from_", "to", "to_tables"):
+            if not getattr(self, name):
+                raise ConfigError(self.flag(name), None, "is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig(Section, title="Stream"):
+    """What is read, and how it is brought in."""
+
+    from_bus: str = setting("", help="bus to read from", choices=tuple(STREAMS))
+    to_tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    once: bool = setting(False, help="end when all that is there now has been brought in")
+    bronze_only: bool = setting(False, help="leave Silver to `lake silver`")
+    checkpoint: str | None = setting(
+        None, help="where the stream keeps its place; under the tables if not given", metavar="PATH"
+    )
+    starting: str = setting(
+        "earliest",
+        help="where a new checkpoint begins",
+        choices=("earliest", "latest"),
+    )
+    on_data_loss: str = setting(
+        "fail",
+        help="what to do when data was trimmed before it was read",
+        choices=("fail", "skip"),
+    )
+    max_events_per_batch: int = setting(_BATCH, help="bound of a batch", minimum=1)
+    interval_s: float = setting(5, help="seconds between the starts of batches", minimum=0)
+
+    def validate(self) -> None:
+        """Refuse a stream from or to nowhere."""
+        for name in ("from_bus", "to_tables"):
+            if not getattr(self, name):
+                raise ConfigError(self.flag(name), None, "is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SilverConfig(Section, title="Silver"):
+    """Which tables."""
+
+    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    rebuild: bool = setting(False, help="make Silver anew from all of Bronze")
+
+    def validate(self) -> None:
+        """Refuse no tables."""
+        _need_tables(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig(Section, title="Show"):
+    """What is shown."""
+
+    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    limit: int = setting(10, help="rows", minimum=1)
+    where: str | None = setting(None, help="which rows, in SQL", metavar="SQL")
+
+    def validate(self) -> None:
+        """Refuse no tables."""
+        _need_tables(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintainConfig(Section, title="Maintain"):
+    """What is done to which tables; all of it to all of them, unless some are named."""
+
+    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    only: tuple[str, ...] = setting((), help="tables, such as trades,events", metavar="NAME,…")
+    compact: bool = setting(False, help="join small files, ordered by symbol and time")
+    vacuum: bool = setting(False, help="delete files that no longer belong to the tables")
+    statistics: bool = setting(False, help="print rows, files and bytes")
+    retain_hours: int = setting(168, help="age of files that vacuum may delete", minimum=0)
+
+    def validate(self) -> None:
+        """Refuse no tables."""
+        _need_tables(self)
+
+
+def _need_tables(section: SilverConfig | ShowConfig | MaintainConfig) -> None:
+    if not section.tables:
+        raise ConfigError(section.flag("tables"), None, "is needed")

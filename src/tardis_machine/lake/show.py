@@ -1,0 +1,69 @@
+"""A readable sample of a table."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from tardis_machine.lake import silver
+from tardis_machine.lake.errors import LakeError
+from tardis_machine.lake.tables import ALL, SILVER, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BOOK_LEVELS: Final = "book_levels"
+"""The view of `book_changes` with a row for each level."""
+_WIDEST: Final = 48
+
+
+def frame(tables: Tables, name: str) -> "DataFrame":
+    """Give a table or view by its name."""
+    if name == BOOK_LEVELS:
+        return silver.book_levels(tables.read(SILVER["bookChange"]))
+    if name not in ALL:
+        raise LakeError(f"{name}: expected one of {', '.join([*ALL, BOOK_LEVELS])}")
+    return tables.read(ALL[name])
+
+
+def views(tables: Tables) -> list[str]:
+    """Make a temporary view of every table that is there, for SQL in a notebook."""
+    made = [name for name, table in ALL.items() if tables.exists(table)]
+    if "book_changes" in made:
+        made.append(BOOK_LEVELS)
+    for name in made:
+        frame(tables, name).createOrReplaceTempView(name)
+    return made
+
+
+def text(rows: "DataFrame", limit: int) -> str:
+    """Write some rows as an aligned table, without what is not readable."""
+    columns = [name for name, kind in rows.dtypes if kind != "binary"]
+    found = rows.select(*columns).limit(limit).collect()
+    lines = [columns, *([_cell(value) for value in row] for row in found)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: Any) -> str:
+    written = _written(value)
+    return written if len(written) <= _WIDEST else written[: _WIDEST - 1] + "…"
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Decimal):
+        return format(value.normalize(), "f")
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    if isinstance(value, list):
+        shown = ", ".join(map(_written, value[:3]))
+        return f"[{shown}, … {len(value)}]" if len(value) > 3 else f"[{shown}]"
+    if isinstance(value, tuple):
+        return "@".join(_written(part) for part in reversed(value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_written(part)}" for key, part in value.items())
+    return str(value)

@@ -1,0 +1,32 @@
+"""The registry of buses that can be streamed from: name → module of its source."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tardis_machine.publish.buses.base import BusConfig
+
+STREAMS: Final[dict[str, str]] = {
+    "kafka": "tardis_machine.lake.sources.kafka",
+    "nats": "tardis_machine.lake.sources.nats",
+}
+"""Each module has `stream(spark, config, *, starting, max_events, skip_lost)`."""
+
+
+def records(
+    spark: "SparkSession",
+    bus: str,
+    config: "BusConfig",
+    *,
+    starting: str,
+    max_events: int,
+    skip_lost: bool,
+) -> "DataFrame":
+    """Read a bus as a stream of records."""
+    source = import_module(STREAMS[bus])
+    rows: DataFrame = source.stream(
+        spark, config, starting=starting, max_events=max_events, skip_lost=skip_lost
+    )
+    return rows
