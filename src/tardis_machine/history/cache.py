@@ -44,7 +44,8 @@ class Cache:
     def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        self._lock = threading.Lock()
+        # Reentrant: a reader that is collected lets go of its files, at any allocation.
+        self._lock = threading.RLock()
         self._pinned: Counter[Path] = Counter()
         self._verified: dict[Path, tuple[int, int]] = {}
         self._estimate: int | None = None
