@@ -160,8 +160,11 @@ class DeribitFeed(Feed):
             f'"best_ask_amount":{market.plain_amount(book.asks[book.best_ask])}'
         )
         last = market.plain_price(market.last) if market.volume else "null"
+        low, high = max(1, market.last * 97 // 100), market.last * 103 // 100
         common = (
-            f'"state":"open","open_interest":{market.plain_amount(66_128 + market.volume // 5)},'
+            f'"state":"open","settlement_price":{market.opening_price:.4f},'
+            f'"min_price":{market.plain_price(low)},"max_price":{market.plain_price(high)},'
+            f'"open_interest":{market.plain_amount(66_128 + market.volume // 5)},'
             f'"mark_price":{self._mark(market)},"last_price":{last},'
             f'"instrument_name":"{market.symbol}","index_price":{self._index(market)},'
         )
