@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.errors import EncodeError
+from tardis_machine.bronze.times import YEAR_10000
 
 REQUEST_META: Final = ("request_id", "session_id", "transport", "route")
 """Keys of `meta` that a context names itself."""
@@ -53,8 +54,14 @@ class Context(msgspec.Struct, kw_only=True):
                 meta=self.entries(),
             )
             if self.ingest_us is not None:
-                seconds, microseconds = divmod(self.ingest_us, 1_000_000)
-                event.ingest_ts.CopyFrom(Timestamp(seconds=seconds, nanos=microseconds * 1000))
+                event.ingest_ts.CopyFrom(_timestamp(self.ingest_us))
             return event.SerializeToString(deterministic=True)
         except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise EncodeError(f"the context is invalid: {error}") from error
+
+
+def _timestamp(microseconds: int) -> Timestamp:
+    seconds, rest = divmod(microseconds, 1_000_000)
+    if not 0 <= seconds < YEAR_10000:
+        raise ValueError(f"ingest_us {microseconds} is not a time from 1970 to 9999")
+    return Timestamp(seconds=seconds, nanos=rest * 1000)

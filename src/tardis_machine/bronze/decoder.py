@@ -13,7 +13,7 @@ from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import messages
 from tardis_machine.bronze.context import REQUEST_META, Context, Origin
 from tardis_machine.bronze.errors import DecodeError
-from tardis_machine.bronze.times import time_of
+from tardis_machine.bronze.times import YEAR_10000, time_of
 from tardis_machine.messages import Message, Side, Time
 
 
@@ -82,7 +82,6 @@ class _FieldError(Exception):
 
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _LARGEST: Final = 1.7976931348623157e308
-_YEAR_10000: Final = 253_402_300_800
 
 
 def _number(text: str, field: str) -> float:
@@ -103,7 +102,7 @@ def _time(message: ProtobufMessage, field: str, precision: int) -> Time:
     if not message.HasField(field):
         raise _FieldError(field, "it is missing")
     timestamp: Timestamp = getattr(message, field)
-    if not (0 <= timestamp.seconds < _YEAR_10000 and 0 <= timestamp.nanos < 1_000_000_000):
+    if not (0 <= timestamp.seconds < YEAR_10000 and 0 <= timestamp.nanos < 1_000_000_000):
         raise _FieldError(field, "it is not a time from 1970 to 9999")
     return time_of(timestamp, precision)
 
@@ -213,11 +212,14 @@ def _snapshot_levels(levels: Iterable[pb.Level]) -> list[messages.BookSnapshotLe
 
 
 def _book_snapshot(event: pb.NormalizedEvent, payload: pb.BookSnapshot) -> Message:
-    interval = payload.interval_str or str(payload.interval_ms)
+    name, interval = payload.name, payload.interval_str
+    if not interval:  # of a producer of the public schema, which has no name either
+        interval = str(payload.interval_ms)
+        name = f"book_snapshot_{payload.depth}_{interval}ms"
     return messages.BookSnapshot(
         symbol=event.symbol,
         exchange=event.exchange,
-        name=payload.name or f"book_snapshot_{payload.depth}_{interval}ms",
+        name=name,
         depth=payload.depth,
         interval=_number(interval, "interval_str"),
         bids=_snapshot_levels(payload.bids),
@@ -227,12 +229,14 @@ def _book_snapshot(event: pb.NormalizedEvent, payload: pb.BookSnapshot) -> Messa
 
 
 def _grouped_book_snapshot(event: pb.NormalizedEvent, payload: pb.GroupedBookSnapshot) -> Message:
-    interval = payload.interval_str or str(payload.interval_ms)
-    grouping = payload.grouping_str or str(payload.grouping)
+    name, interval, grouping = payload.name, payload.interval_str, payload.grouping_str
+    if not interval:  # of a producer of the public schema, which has no name either
+        interval, grouping = str(payload.interval_ms), str(payload.grouping)
+        name = f"book_snapshot_{payload.depth}_grouped{grouping}_{interval}ms"
     return messages.BookSnapshot(
         symbol=event.symbol,
         exchange=event.exchange,
-        name=payload.name or f"book_snapshot_{payload.depth}_grouped{grouping}_{interval}ms",
+        name=name,
         depth=payload.depth,
         interval=_number(interval, "interval_str"),
         grouping=_number(grouping, "grouping_str"),
@@ -254,7 +258,7 @@ def _quote(event: pb.NormalizedEvent, payload: pb.Quote) -> Message:
         )
         bids, asks = [bid], [ask]
     # a producer of the public schema knows neither name, depth nor interval
-    public = not payload.name
+    public = not payload.interval_str
     return messages.BookSnapshot(
         symbol=event.symbol,
         exchange=event.exchange,

@@ -7,6 +7,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import Milliseconds, Time
 
+YEAR_10000: Final = 253_402_300_800
+"""The first second that ISO text with four digits of year cannot say."""
+
 _CACHED: Final = 65_536
 BY_VALUE: Final = pb.TIME_PRECISION_UNSPECIFIED
 _SIX_DIGITS: Final = pb.TIME_PRECISION_MICROSECONDS
