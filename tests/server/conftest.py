@@ -1,9 +1,11 @@
 """A running server per test, on free ports, over real sockets."""
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -37,6 +39,12 @@ def query(options: Any) -> str:
     return f"?options={quote(text)}"
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task brings about; the test's own timeout bounds it."""
+    while not condition():  # noqa: ASYNC110 - nothing to wait on: it is the server's own state
+        await asyncio.sleep(0.01)
+
+
 def free_ports() -> int:
     """Find two adjacent ports that are free now."""
     while True:
@@ -48,6 +56,27 @@ def free_ports() -> int:
             except (OSError, OverflowError):
                 continue
             return port
+
+
+def bitmex_trades(exchange: str, minute: int) -> bytes:
+    """Enough trades a minute to fill several writes, as bitmex sends them."""
+    assert exchange == "bitmex"
+    lines = []
+    for number in range(1000):
+        moment = datetime.fromtimestamp(minute * 60 + number * 0.06, UTC)
+        stamp = moment.isoformat(timespec="microseconds").removesuffix("+00:00")
+        trade = {
+            "timestamp": f"{stamp[:23]}Z",
+            "symbol": "XBTUSD",
+            "side": "Buy",
+            "size": 100 + number,
+            "price": 61_000.5,
+            "trdMatchID": f"{minute}-{number}",
+        }
+        inserted = {"table": "trade", "action": "insert", "data": [trade]}
+        message = json.dumps(inserted, separators=(",", ":"))
+        lines.append(f"{stamp}0Z {message}\n")
+    return "".join(lines).encode()
 
 
 @pytest.fixture

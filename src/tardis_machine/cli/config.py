@@ -1,0 +1,66 @@
+"""`tardis-machine config`: the configuration in force, and where each value came from."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tardis_machine.config import EMPTY, Loaded, Section, describe, load
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.server.settings import HistoryConfig, ServerConfig
+
+_PROG: Final = "tardis-machine config"
+_DESCRIPTION: Final = """\
+Prints every setting of the server with its value and where that came from: a flag, the
+environment, a file, or the default. Secrets are stars. Takes the server's flags, and:
+
+  --set        only what is not a default
+  --json       for machines
+  --markdown   the page that documents every setting, instead of values"""
+_EPILOG: Final = """\
+Examples:
+  tardis-machine config --config production.toml
+  TM_KAFKA_TOPIC=bronze tardis-machine config --set
+  tardis-machine config --json | jq .cache_dir"""
+
+
+def sections() -> tuple[type[Section], ...]:
+    """Every section of the server's configuration, in the order they are shown."""
+    buses = (bus.config_type for bus in BUSES.values())
+    return (ServerConfig, HistoryConfig, PublishConfig, JournalConfig, *buses)
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Print the configuration."""
+    own = {"--json", "--markdown", "--set"}
+    chosen = own.intersection(arguments)
+    rest = [argument for argument in arguments if argument not in own]
+    if "--markdown" in chosen:
+        print(describe(sections()), end="")
+        return 0
+    loaded = load(sections(), rest, environ, prog=_PROG, description=_DESCRIPTION, epilog=_EPILOG)
+    if "--json" in chosen:
+        shown = {
+            key: entry
+            for key, entry in loaded.redacted().items()
+            if "--set" not in chosen or entry["from"] != "default"
+        }
+        print(json.dumps(shown, indent=2))
+    else:
+        print(_table(loaded, only_set="--set" in chosen))
+    return 0
+
+
+def _table(loaded: Loaded, *, only_set: bool) -> str:
+    lines: list[str] = []
+    for owner in sections():
+        rows = [
+            (option.flag[2:], option.shown(value) if value not in EMPTY else "-", str(origin))
+            for option, value, origin in loaded.entries()
+            if option.owner is owner and not (only_set and origin.kind == "default")
+        ]
+        if rows:
+            lines.append(f"{owner.title}:")
+            lines += [f"  {name:<36} {value:<36} {origin}" for name, value, origin in rows]
+    lines += [f"warning: {warning}" for warning in loaded.warnings]
+    return "\n".join(lines)

@@ -1,0 +1,100 @@
+"""`tardis-machine`: the server."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tardis_machine import log as logs
+from tardis_machine.cli.config import sections
+from tardis_machine.config import Loaded, load
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.server.app import TardisMachine, open_history
+from tardis_machine.server.cluster import run_cluster
+from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.sockets import Sockets, listen
+
+log = logging.getLogger(__name__)
+
+_DESCRIPTION: Final = """\
+Serves normalized and raw market data of Tardis.dev over HTTP and WebSocket, and publishes what
+it serves to event buses. Other commands, each with --help: bronze, publish, lake, config, check."""
+_EPILOG: Final = """\
+Examples:
+  tardis-machine --sample-data                 the bundled sample, offline, on port 8000
+  tardis-machine --api-key KEY --cache-dir /data/tardis
+  tardis-machine --kafka-brokers localhost:9092 --kafka-topic bronze
+  curl -G localhost:8000/replay-normalized --data-urlencode 'options={"exchange":"bitmex",
+    "from":"2024-03-01","to":"2024-03-01T00:02","symbols":["XBTUSD"],"dataTypes":["trade"]}'"""
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
+    """Run the server until it is told to stop."""
+    loaded = load(
+        sections(),
+        arguments,
+        environ,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    config = loaded[ServerConfig]
+    logs.configure(config.log_format, debug=config.debug)
+    for warning in loaded.warnings:
+        log.warning(warning)
+    history = loaded[HistoryConfig]
+    machine(loaded, history)  # what cannot be served is refused before a port is taken
+    sockets = listen(config.host, config.port)
+    if not config.cluster_mode:
+        return _run(loaded, history, sockets)
+    if history.clear_cache:
+        # Once, not by each process: one that is started anew would empty it under the others.
+        open_history(history).close()
+        history = replace(history, clear_cache=False)
+    return run_cluster(lambda: _run(loaded, history, sockets), processes=os.cpu_count() or 1)
+
+
+def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
+    """Make the server of a configuration."""
+    buses = {}
+    for name, bus in BUSES.items():
+        config = loaded[bus.config_type]
+        if config.enabled:
+            buses[name] = config
+    return TardisMachine(
+        server=loaded[ServerConfig],
+        history=history,
+        journal=loaded[JournalConfig],
+        publish=loaded[PublishConfig],
+        **buses,
+    )
+
+
+def _run(loaded: Loaded, history: HistoryConfig, sockets: Sockets) -> int:
+    if sys.platform == "win32":
+        return asyncio.run(_serve(loaded, history, sockets))
+    import uvloop  # noqa: PLC0415 - not on Windows
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(loaded, history, sockets))
+
+
+async def _serve(loaded: Loaded, history: HistoryConfig, sockets: Sockets) -> int:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    server = machine(loaded, history)
+    await server.start(sockets=sockets)
+    await told.wait()
+    log.info("stopping")
+    report = await server.stop()
+    if report is None:
+        return 0
+    for bus in report.buses:
+        log.info("drained", extra=bus.counts())
+    return 1 if report.pending else 0

@@ -1,0 +1,193 @@
+"""TardisMachine: the server as a Python class."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from tardis_machine.config import ConfigError, Section, from_dict, options
+from tardis_machine.history import History
+from tardis_machine.metrics import Metrics
+from tardis_machine.publish.buses import BUSES, bus_config
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.server.access import Listener
+from tardis_machine.server.http import HttpRoutes
+from tardis_machine.server.services import Services
+from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.sockets import Sockets, listen
+from tardis_machine.server.websocket import WebSocketRoutes
+
+if TYPE_CHECKING:
+    from tardis_machine.publish.publishing import DrainReport, Publishing
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Section)
+
+_RESERVED: Final = ("kinesis", "sqs", "redis")
+_END_WAIT_S: Final = 5.0
+
+BusSettings = BusConfig | Mapping[str, Any]
+
+
+class TardisMachine:
+    """Serves replays, and publishes them when a bus is given.
+
+        machine = TardisMachine(sample_data=True, event_bus={"provider": "kafka", …})
+        await machine.start(8000)
+        …
+        await machine.stop()
+
+    Further keywords are the settings of ServerConfig and HistoryConfig. `event_bus` names its
+    provider; each bus also has a keyword of its own, so that several can be on at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: ServerConfig | None = None,
+        history: HistoryConfig | None = None,
+        journal: JournalConfig | Mapping[str, Any] | None = None,
+        publish: PublishConfig | Mapping[str, Any] | None = None,
+        event_bus: BusSettings | None = None,
+        **settings: Any,
+    ) -> None:
+        buses = _buses(event_bus, settings)
+        self.config = server or _section(ServerConfig, settings)
+        self._history_config = history or _section(HistoryConfig, settings)
+        if settings:
+            known = [
+                option.name for owner in (ServerConfig, HistoryConfig) for option in options(owner)
+            ]
+            raise ConfigError(
+                next(iter(settings)), None, f"unknown setting, expected one of {', '.join(known)}"
+            )
+        self.metrics = Metrics()
+        self._publishing: Publishing | None = None
+        if buses:
+            # Imported only here: without a bus nothing of the publisher is loaded.
+            from tardis_machine.publish import publishing  # noqa: PLC0415
+
+            self._publishing = publishing.Publishing(
+                buses, _as(JournalConfig, journal), _as(PublishConfig, publish), self.metrics
+            )
+        self._services: Services | None = None
+        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
+
+    async def start(self, port: int | None = None, *, sockets: Sockets | None = None) -> None:
+        """Listen on `port` and the one after it; `sockets` that listen already may be given."""
+        if self._services is not None:
+            raise RuntimeError("this TardisMachine has been started already")
+        taken = sockets or listen(self.config.host, self.config.port if port is None else port)
+        try:
+            await self._serve(taken)
+        except BaseException:
+            taken.close()
+            raise
+        log.info("listening", extra={"http": _address(taken.http), "ws": _address(taken.websocket)})
+
+    async def stop(self) -> "DrainReport | None":
+        """End what is under way, deliver what is journalled, and say what became of it."""
+        services, self._services = self._services, None
+        if services is None:
+            return None
+        for server in self._servers:
+            server.close()
+        services.end()
+        for listener in self._listeners:
+            listener.pre_shutdown()
+            await listener.shutdown(_END_WAIT_S)
+        report = None if self._publishing is None else await self._publishing.stop()
+        services.history.close()
+        log.info("stopped")
+        return report
+
+    async def _serve(self, sockets: Sockets) -> None:
+        loop = asyncio.get_running_loop()
+        history = open_history(self._history_config)
+        try:
+            if self._publishing is not None:
+                await self._publishing.start()
+        except BaseException:
+            history.close()
+            raise
+        self._services = services = Services(
+            config=self.config,
+            history=history,
+            metrics=self.metrics,
+            publishing=self._publishing,
+        )
+        for routes, listening in (
+            (HttpRoutes(services), sockets.http),
+            (WebSocketRoutes(services), sockets.websocket),
+        ):
+            listener = Listener(routes)
+            self._listeners.append(listener)
+            for each in listening:
+                self._servers.append(await loop.create_server(listener, sock=each))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def open_history(config: HistoryConfig) -> History:
+    """Open the history of these settings; with an empty cache, if they say so."""
+    history = History(
+        endpoint=config.endpoint,
+        api_key=config.api_key or "",
+        cache_dir=config.cache_dir,
+        cache_max_bytes=config.cache_max_bytes,
+        sample=config.sample_data,
+    )
+    if config.clear_cache and not config.sample_data:
+        history.cache.clear()
+    return history
+
+
+def _section(owner: type[S], settings: dict[str, Any]) -> S:
+    """Take a section's settings out of the keywords."""
+    names = [option.name for option in options(owner) if option.name in settings]
+    return from_dict(owner, {name: settings.pop(name) for name in names})
+
+
+def _as(owner: type[S], given: S | Mapping[str, Any] | None) -> S:
+    if isinstance(given, owner):
+        return given
+    assert given is None or isinstance(given, Mapping)
+    return from_dict(owner, given or {})
+
+
+def _buses(event_bus: BusSettings | None, settings: dict[str, Any]) -> dict[str, BusConfig]:
+    """Collect the buses that are on: the one named by its provider, and those by keyword."""
+    given: dict[str, BusSettings] = {}
+    if isinstance(event_bus, Mapping):
+        provider = event_bus.get("provider")
+        if not isinstance(provider, str):
+            raise ConfigError("event_bus", None, f'expected "provider": one of {", ".join(BUSES)}')
+        given[provider] = {key: event_bus[key] for key in event_bus if key != "provider"}
+    elif event_bus is not None:
+        given[type(event_bus).section] = event_bus
+    for name in (*BUSES, *_RESERVED):
+        value = settings.pop(name, None)
+        if value is not None:
+            if name in given:
+                raise ConfigError(name, None, f"expected once, event_bus names {name} as well")
+            given[name] = value
+    found = {}
+    for name, value in given.items():
+        if name in _RESERVED and name not in BUSES:
+            raise ConfigError(name, None, f"not available yet, expected {', '.join(BUSES)}")
+        found[name] = bus_config(name, value)
+    return found
+
+
+def _address(listening: tuple[socket.socket, ...]) -> str:
+    host, port = listening[0].getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,158 @@
+"""The HTTP port: replays as NDJSON, health and metrics."""
+
+import logging
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.options import OptionsError, parse_replay, parse_replay_normalized
+from tardis_machine.replay import Batch, replay_normalized_many, replay_raw
+from tardis_machine.server.access import failure
+from tardis_machine.server.pace import Journal, Replay
+from tardis_machine.server.services import Services, status_of, text_of
+
+log = logging.getLogger(__name__)
+
+_STREAM_TYPE: Final = "application/x-json-stream"
+_KIB: Final = 1024
+
+
+class HttpRoutes:
+    """Answers the requests of the HTTP port."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._routes = {
+            "/replay": self._replay,
+            "/replay-normalized": self._replay_normalized,
+            "/health-check": self._health_check,
+            "/metrics": self._metrics,
+        }
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Route one request."""
+        gate = self._services.gate
+        preflight = gate.preflight(request)
+        if preflight is not None:
+            return preflight
+        refused = gate.refusal(request)
+        if refused is not None:
+            return refused
+        path = request.path.removesuffix("/")
+        handler = self._routes.get(path) if request.method == "GET" else None
+        if handler is None:
+            return failure(404, f"no such resource: expected GET of {', '.join(self._routes)}")
+        try:
+            response = await handler(request)
+        except OptionsError as error:
+            self._services.metrics.responses.labels(path, "refused").inc()
+            response = failure(error.status, str(error))
+        if not response.prepared:
+            response.headers.update(gate.sharing(request))
+        return response
+
+    async def _replay(self, request: web.BaseRequest) -> web.StreamResponse:
+        services = self._services
+        options = parse_replay(request.query.get("options"), strict=services.config.strict)
+        replay = replay_raw(options, history=services.history)
+        return await self._stream(request, replay, _counted(replay.batches()))
+
+    async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
+        services = self._services
+        strict = services.config.strict
+        options = parse_replay_normalized(request.query.get("options"), strict=strict)
+        journal = services.journal(
+            options, flow="http-replay", transport="http", route="/replay-normalized"
+        )
+        replay = replay_normalized_many(options, history=services.history, strict=strict)
+        return await self._stream(request, replay, replay.batches(), journal)
+
+    async def _stream(
+        self,
+        request: web.BaseRequest,
+        replay: Replay,
+        batches: Iterator[Batch],
+        journal: Journal | None = None,
+    ) -> web.StreamResponse:
+        route = request.path.removesuffix("/")
+        response = web.StreamResponse(headers=self._services.gate.sharing(request))
+        response.content_type = _STREAM_TYPE
+
+        async def send(data: bytes) -> None:
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(data)
+
+        try:
+            await self._services.run(route, replay, batches, send, journal, eager=False)
+        except ConnectionError:
+            return response
+        except Exception as error:  # noqa: BLE001 - whatever it was, the client must see the cut
+            _report(error, route, cut=response.prepared)
+            if not response.prepared:
+                return failure(status_of(error), text_of(error))
+            _cut(request)
+            return response
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write_eof()
+        return response
+
+    async def _health_check(self, request: web.BaseRequest) -> web.StreamResponse:
+        del request
+        publishing = self._services.publishing
+        body: dict[str, object] = {
+            "status": "Healthy",
+            "uptimeHours": round((time.monotonic() - self._services.started) / 3600, 4),
+            "timestampMs": time.time_ns() // 1_000_000,
+            "memoryInfo": _memory(),
+        }
+        if publishing is not None:
+            unhealthy = publishing.unhealthy()
+            if unhealthy:
+                body["status"] = "Degraded"
+                body["unhealthy"] = unhealthy
+        return web.json_response(body)
+
+    async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        del request
+        metrics = self._services.metrics
+        return web.Response(body=metrics.render(), headers={"Content-Type": metrics.content_type})
+
+
+def _counted(batches: Iterator[bytes]) -> Iterator[Batch]:
+    for data in batches:
+        yield Batch(data, data.count(b"\n"))
+
+
+def _cut(request: web.BaseRequest) -> None:
+    """Close without the last chunk: what was sent arrives, and the client sees it was cut."""
+    transport = request.transport
+    if transport is not None:
+        transport.close()
+
+
+def _report(error: Exception, route: str, *, cut: bool) -> None:
+    event = "response cut" if cut else "response refused"
+    details = {"route": route, "error": str(error)}
+    if isinstance(error, TardisMachineError):
+        log.warning(event, extra=details)
+    else:
+        log.error(event, extra=details, exc_info=error)
+
+
+def _memory() -> dict[str, int]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak *= 1 if sys.platform == "darwin" else _KIB
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:  # no procfs: the peak is the best there is
+        return {"rss": peak, "peakRss": peak}
+    return {"rss": pages * os.sysconf("SC_PAGESIZE"), "peakRss": peak}

@@ -1,0 +1,108 @@
+"""The command as its users run it: a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Launch = Callable[..., "Process"]
+
+_COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; from tardis_machine.cli import main; sys.exit(main())",
+)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if k != "PORT" and not k.startswith("TM_")}
+    return clean | changes
+
+
+class Process:
+    """A command that keeps running, and what it says on standard error."""
+
+    def __init__(self, arguments: tuple[str, ...], environ: dict[str, str]) -> None:
+        self.popen = subprocess.Popen(
+            [*_COMMAND, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, text: str, count: int = 1) -> str:
+        """Wait for lines that contain a text; give the last of them."""
+
+        def found() -> list[str]:
+            return [line for line in self.lines if text in line]
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(found()) >= count or not self._reader.is_alive(), timeout=60
+            )
+            assert len(found()) >= count, "\n".join(self.lines)
+            return found()[-1]
+
+    def stop(self, number: int) -> int:
+        self.popen.send_signal(number)
+        code = self.popen.wait(timeout=60)
+        self._reader.join(timeout=10)
+        return code
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self.popen.poll() is None:
+            self.stop(signal.SIGKILL)
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run the command to its end."""
+
+    def ran(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*_COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment(**environ),
+        )
+
+    return ran
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    """Start the command and leave it running until the test's end."""
+    with ExitStack() as stack:
+
+        def launched(*arguments: str, **environ: Any) -> Process:
+            process = Process(arguments, environment(**environ))
+            stack.callback(process.end)
+            return process
+
+        yield launched

@@ -1,0 +1,146 @@
+"""The server's command: flags, signals, exit codes."""
+
+import json
+import os
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tardis_machine import __version__
+from tests.cli.conftest import Launch, Run
+from tests.server.conftest import free_ports
+
+OPTIONS = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:01",
+    "dataTypes": ["trade"],
+}
+
+
+def get(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+        body: bytes = response.read()
+        return body
+
+
+def replay(port: int) -> bytes:
+    return get(port, f"/replay-normalized?options={quote(json.dumps(OPTIONS))}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--port", str(port))
+    assert f"http=127.0.0.1:{port} ws=127.0.0.1:{port + 1}" in process.wait_for("listening")
+    lines = replay(port).splitlines()
+    assert {json.loads(line)["type"] for line in lines} == {"trade"}
+    assert process.stop(number) == 0
+    assert process.lines[-1].endswith("stopped")
+
+
+def test_PORT_wins(launch: Launch) -> None:  # noqa: N802 - the variable's name
+    port, other = free_ports(), free_ports()
+    process = launch("--sample-data", "--port", str(other), PORT=str(port), TM_PORT=str(other))
+    assert f"http=127.0.0.1:{port} " in process.wait_for("listening")
+
+
+def test_several_processes_share_the_ports(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--cluster-mode", "--port", str(port), "--log-format", "json")
+    process.wait_for("listening", count=2)
+    assert len({replay(port) for _ in range(8)}) == 1
+    assert process.stop(signal.SIGTERM) == 0
+    events = [json.loads(line)["event"] for line in process.lines]
+    assert events.count("stopped") >= 2
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port))
+
+
+def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process.wait_for("listening", count=2)
+    children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children").read_text()
+    workers = len(children.split())
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    process.wait_for("server process died")
+    process.wait_for("listening", count=workers + 1)
+    assert replay(port)
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_a_taken_port_is_an_error(run: Run) -> None:
+    port = free_ports()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        done = run("--sample-data", "--port", str(port))
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port + 1}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--prot", "8000"), "--prot: unknown flag, did you mean --port?"),
+        (("--port", "70000"), "--port 70000: expected 1 to 65534"),
+        (("--endpoint", "nowhere"), "--endpoint 'nowhere'"),
+        (("server",), "server: unknown argument"),
+    ],
+)
+def test_what_is_wrong_is_said_with_exit_1(run: Run, arguments: tuple[str, ...], part: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("tardis-machine: ")
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_listening_beyond_loopback_without_a_token_warns(launch: Launch) -> None:
+    port = str(free_ports())
+    process = launch("--sample-data", "--port", port, "--host", "0.0.0.0")
+    process.wait_for("listening")
+    assert any("without --auth-token" in line for line in process.lines)
+    process.stop(signal.SIGTERM)
+    guarded = launch("--sample-data", "--port", port, "--host", "0.0.0.0", TM_AUTH_TOKEN="t")
+    guarded.wait_for("listening")
+    assert not any("--auth-token" in line for line in guarded.lines)
+
+
+def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--port", str(port), "--api-key", "s3cret")
+    process.wait_for("listening")
+    assert any("TM_API_KEY" in line for line in process.lines)
+    assert not any("s3cret" in line for line in process.lines)
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_version(run: Run, flag: str) -> None:
+    done = run(flag)
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_fits_two_screens(run: Run, flag: str) -> None:
+    done = run(flag)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 100
+    for part in ("--cache-dir", "Server:", "History:", "Examples:", "--kafka-brokers"):
+        assert part in done.stdout
+
+
+def test_help_of_one_group(run: Run) -> None:
+    done = run("--help", "kafka")
+    assert done.returncode == 0
+    assert "--kafka-brokers HOST:PORT" in done.stdout
+    assert "--cache-dir" not in done.stdout

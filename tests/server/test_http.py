@@ -1,0 +1,265 @@
+"""The HTTP port, byte for byte, over real sockets."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tardis_machine.options import parse_replay_normalized
+from tardis_machine.replay import replay_normalized_many
+from tests.server.conftest import Served, Start, bitmex_trades, query, until
+from tests.servers.tardis_api import Fault, TardisApi
+
+OPTIONS: dict[str, Any] = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:02",
+    "dataTypes": ["trade", "book_change"],
+}
+RAW: dict[str, Any] = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:01",
+    "filters": [{"channel": "trade"}],
+}
+
+
+def library(options: Any) -> bytes:
+    """What the library gives for the same options."""
+    from tardis_machine.history import History
+
+    with History(sample=True) as history:
+        replay = replay_normalized_many(
+            parse_replay_normalized(json.dumps(options)), history=history
+        )
+        return b"".join(batch.data for batch in replay.batches())
+
+
+async def test_a_normalized_replay_is_the_library_s_bytes(served: Served) -> None:
+    async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "application/x-json-stream"
+        assert response.headers["Transfer-Encoding"] == "chunked"
+        body = await response.read()
+    assert body == library(OPTIONS)
+    assert {json.loads(line)["type"] for line in body.splitlines()} == {"trade", "book_change"}
+
+
+async def test_several_options_are_merged(served: Served) -> None:
+    several = [OPTIONS, OPTIONS | {"exchange": "deribit"}]
+    async with served.client.get(served.http("/replay-normalized", several)) as response:
+        body = await response.read()
+    assert body == library(several)
+    times = [json.loads(line)["localTimestamp"] for line in body.splitlines()]
+    assert times == sorted(times)
+
+
+async def test_a_raw_replay_keeps_messages_as_they_are(served: Served) -> None:
+    async with served.client.get(served.http("/replay", RAW)) as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "application/x-json-stream"
+        lines = (await response.read()).splitlines()
+    first = json.loads(lines[0])
+    assert list(first) == ["localTimestamp", "message"]
+    assert len(first["localTimestamp"]) == len("2019-06-01T00:00:00.1234567Z")
+    assert {json.loads(line)["message"]["table"] for line in lines} == {"trade"}
+
+
+async def test_no_symbols_is_an_empty_response(served: Served) -> None:
+    options = OPTIONS | {"symbols": []}
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        assert response.status == 200
+        assert await response.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "part"),
+    [
+        ("/replay-normalized", None, "options"),
+        ("/replay-normalized", "{", "not JSON"),
+        ("/replay-normalized", OPTIONS | {"exchange": "x"}, "bitmex"),
+        ("/replay-normalized", OPTIONS | {"dataTypes": ["x"]}, "invalid data type: x"),
+        ("/replay-normalized", OPTIONS | {"from": "x"}, "ISO 8601"),
+        ("/replay-normalized", OPTIONS | {"to": "2024-03-01T00:00:30Z"}, "minute"),
+        ("/replay", RAW | {"exchange": "x"}, "bitmex"),
+        ("/replay", RAW | {"filters": [{"channel": "x"}]}, "orderBookL2"),
+    ],
+)
+async def test_bad_options_answer_400(served: Served, path: str, options: Any, part: str) -> None:
+    async with served.client.get(served.http(path, options)) as response:
+        assert response.status == 400
+        assert response.content_type == "application/json"
+        assert part in (await response.json())["message"]
+
+
+async def test_unknown_options_are_refused_when_strict(start: Start) -> None:
+    strict = await start(strict=True)
+    odd = OPTIONS | {"odd": 1}
+    async with strict.client.get(strict.http("/replay-normalized", odd)) as response:
+        assert response.status == 400
+        assert "odd" in (await response.json())["message"]
+    lenient = await start()
+    async with lenient.client.get(lenient.http("/replay-normalized", odd)) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("GET", "/nothing"),
+        ("GET", "/Replay"),
+        ("POST", "/replay"),
+        ("HEAD", "/replay"),
+    ],
+)
+async def test_anything_else_is_404(served: Served, method: str, path: str) -> None:
+    async with served.client.request(method, served.http(path)) as response:
+        assert response.status == 404
+
+
+async def test_a_trailing_slash_is_fine(served: Served) -> None:
+    for path in ("/replay-normalized/", "/health-check/"):
+        async with served.client.get(served.http(path, OPTIONS)) as response:
+            assert response.status == 200
+            await response.read()
+
+
+async def test_health_check(served: Served) -> None:
+    async with served.client.get(served.http("/health-check")) as response:
+        body = await response.json()
+    assert list(body) == ["status", "uptimeHours", "timestampMs", "memoryInfo"]
+    assert body["status"] == "Healthy"
+    assert body["memoryInfo"]["rss"] > 1_000_000
+
+
+async def test_metrics(served: Served) -> None:
+    async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:
+        sent = len((await response.read()).splitlines())
+    async with served.client.get(served.http("/metrics")) as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        lines = (await response.text()).splitlines()
+    route = 'route="/replay-normalized"'
+    assert f"tardis_machine_messages_total{{{route}}} {float(sent)}" in lines
+    assert f'tardis_machine_responses_total{{outcome="finished",{route}}} 1.0' in lines
+    assert f"tardis_machine_active_responses{{{route}}} 0.0" in lines
+
+
+async def test_20_000_bytes_of_headers_pass_and_no_more(served: Served) -> None:
+    padded = OPTIONS | {"symbols": [f"S{number:06}" for number in range(950)]}
+    url = served.http("/replay-normalized", padded)
+    assert 17_000 < len(url) < 20_000
+    async with served.client.get(url) as response:
+        assert response.status == 200
+    for headers in ({"X": "x" * 25_000}, {f"X{i}": "x" * 1000 for i in range(25)}):
+        async with served.client.get(served.http("/health-check"), headers=headers) as response:
+            assert response.status == 431
+    async with served.client.get(served.http("/replay", "x" * 21_000)) as response:
+        assert response.status == 431
+
+
+async def test_a_token_is_asked_for(start: Start) -> None:
+    served = await start(auth_token="s3cret")
+    url = served.http("/replay-normalized", OPTIONS)
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
+        async with served.client.get(url, headers=headers) as response:
+            assert response.status == 401
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+    async with served.client.get(url, headers={"Authorization": "Bearer s3cret"}) as response:
+        assert response.status == 200
+    async with served.client.get(served.http("/health-check")) as response:
+        assert response.status == 200
+
+
+async def test_foreign_origins_are_refused_unless_named(start: Start) -> None:
+    served = await start(allow_origin=("https://here.example",))
+    url = served.http("/replay-normalized", OPTIONS)
+    async with served.client.get(url, headers={"Origin": "https://evil.example"}) as response:
+        assert response.status == 403
+        assert "https://evil.example" in (await response.json())["message"]
+    async with served.client.get(url, headers={"Origin": "https://here.example"}) as response:
+        assert response.status == 200
+        assert response.headers["Access-Control-Allow-Origin"] == "https://here.example"
+    ask = {"Origin": "https://here.example", "Access-Control-Request-Method": "GET"}
+    async with served.client.options(url, headers=ask) as response:
+        assert response.status == 204
+        assert response.headers["Access-Control-Allow-Headers"] == "Authorization"
+
+
+async def test_upstream_errors_keep_their_status(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(*[Fault(status=401, body='{"message":"no such key"}')] * 2)
+    async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:
+        assert response.status == 401
+        assert "no such key" in (await response.json())["message"]
+
+
+async def test_an_error_after_the_first_byte_cuts_the_response(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = bitmex_trades
+    tardis_api.fail_at(1_709_251_200 // 60 + 3, Fault(status=403, body="not yours"))
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["trade"]}
+    received = bytearray()
+
+    async def read(response: aiohttp.ClientResponse) -> None:
+        async for piece in response.content.iter_any():
+            received.extend(piece)
+
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        assert response.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await read(response)
+    assert received.endswith(b"\n")
+    # The last local timestamp may have gone on in the minute that is missing.
+    assert len(received.splitlines()) in {2999, 3000}
+    assert b"not yours" not in received
+
+
+async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    gauge = served.machine.metrics.active.labels("/replay-normalized")
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    await reader.readexactly(1000)
+    assert gauge._value.get() == 1
+    writer.transport.abort()
+    await until(lambda: gauge._value.get() == 0)
+    outcomes = served.machine.metrics.responses.labels("/replay-normalized", "disconnected")
+    assert outcomes._value.get() == 1
+
+
+async def test_a_slow_client_is_waited_for(served: Served) -> None:
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    sent = served.machine.metrics.bytes.labels("/replay-normalized")
+    with socket.create_connection(("127.0.0.1", served.port)) as slow:
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: x\r\n\r\n"
+        await loop.sock_sendall(slow, request.encode())
+        before = -1.0
+        while sent._value.get() != before or before == 0:  # until the server stands still
+            before = sent._value.get()
+            await asyncio.sleep(0.3)
+        total = len(library(options))
+        assert before < total / 2
+        received = 0
+        while received < total:
+            received += len(await loop.sock_recv(slow, 1 << 20))
+
+
+async def test_eight_clients_get_the_same(served: Served) -> None:
+    async def body() -> bytes:
+        async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:
+            return await response.read()
+
+    bodies = await asyncio.gather(*(body() for _ in range(8)))
+    assert len(set(bodies)) == 1
+    assert bodies[0] == library(OPTIONS)

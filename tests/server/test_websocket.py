@@ -1,0 +1,208 @@
+"""The WebSocket port: frames, close codes, limits."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType
+
+from tardis_machine.server import websocket
+from tests.server.conftest import Served, Start, bitmex_trades, until
+from tests.server.test_http import OPTIONS, library
+from tests.servers.tardis_api import Fault, TardisApi
+
+
+async def frames(served: Served, options: Any) -> tuple[list[str], int | None, str]:
+    """Everything a connection brings: messages, close code, reason."""
+    found = []
+    url = served.ws("/ws-replay-normalized", options)
+    async with served.client.ws_connect(url, max_msg_size=0) as socket:
+        while True:
+            message = await socket.receive()
+            if message.type is WSMsgType.TEXT:
+                found.append(message.data)
+            else:
+                assert message.type is WSMsgType.CLOSE
+                return found, message.data, message.extra or ""
+
+
+async def test_a_frame_per_message_then_1000(served: Served) -> None:
+    found, code, reason = await frames(served, OPTIONS)
+    assert "".join(f"{frame}\n" for frame in found).encode() == library(OPTIONS)
+    assert (code, reason) == (1000, "WS replay-normalized finished")
+
+
+async def test_large_messages(served: Served) -> None:
+    options = OPTIONS | {"dataTypes": ["book_snapshot_2000_1m"]}
+    found, code, _ = await frames(served, options)
+    assert max(map(len, found)) > 65_536 // 8
+    assert all(len(json.loads(frame)["bids"]) == 2000 for frame in found)
+    assert code == 1000
+
+
+async def test_paths_are_lower_cased(served: Served) -> None:
+    url = served.ws("/WS-Replay-Normalized/", OPTIONS)
+    async with served.client.ws_connect(url) as socket:
+        assert (await socket.receive()).type is WSMsgType.TEXT
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "part"),
+    [
+        ("/nothing", 1008, "unknown path"),
+        ("/", 1008, "unknown path"),
+        ("/ws-replay", 1011, "not available yet"),
+        ("/ws-stream-normalized", 1011, "not available yet"),
+    ],
+)
+async def test_other_paths_are_closed(served: Served, path: str, code: int, part: str) -> None:
+    async with served.client.ws_connect(served.ws(path)) as socket:
+        message = await socket.receive()
+    assert message.type is WSMsgType.CLOSE
+    assert message.data == code
+    assert part in str(message.extra)
+
+
+async def test_a_plain_request_gets_426(served: Served) -> None:
+    for method in ("GET", "POST"):
+        async with served.client.request(method, served.ws("/ws-replay-normalized")) as response:
+            assert response.status == 426
+            assert response.headers["Upgrade"] == "websocket"
+
+
+async def test_bad_options_close_1011_with_a_reason_that_fits(served: Served) -> None:
+    _, code, reason = await frames(served, OPTIONS | {"exchange": "ünknown" * 9})
+    assert code == 1011
+    assert 100 < len(reason.encode()) <= 123
+    assert "ünknown" in reason
+
+
+async def test_an_error_on_the_way_closes_1011(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = bitmex_trades
+    tardis_api.fail_at(1_709_251_200 // 60 + 3, Fault(status=403, body="not yours"))
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["trade"]}
+    found, code, reason = await frames(served, options)
+    # The last local timestamp may have gone on in the minute that is missing.
+    assert len(found) in {2999, 3000}
+    assert code == 1011
+    assert "not yours" in reason
+
+
+async def test_long_options_pass(served: Served) -> None:
+    symbols = [f"S{number:06}" for number in range(950)]
+    _, code, _ = await frames(served, OPTIONS | {"symbols": symbols})
+    assert code == 1000
+
+
+async def test_headers_beyond_20_000_bytes_get_431(served: Served) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await served.client.ws_connect(
+            served.ws("/ws-replay-normalized"), headers={"X": "x" * 25_000}
+        )
+    assert caught.value.status == 431
+
+
+async def test_512_kib_pass_and_no_more(served: Served) -> None:
+    url = served.ws("/ws-replay-normalized", OPTIONS | {"dataTypes": ["book_snapshot_50_0ms"]})
+    async with served.client.ws_connect(url) as socket:
+        await socket.send_str("x" * 512 * 1024)
+        assert (await socket.receive()).type is WSMsgType.TEXT
+        await socket.send_str("x" * (512 * 1024 + 1))
+        while (message := await socket.receive()).type is WSMsgType.TEXT:
+            pass
+        assert message.type is WSMsgType.CLOSE
+        assert message.data == 1009
+
+
+async def test_nothing_is_compressed(served: Served) -> None:
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    async with served.client.ws_connect(url, compress=15) as socket:
+        assert socket.compress == 0
+
+
+async def test_pings_are_answered(served: Served) -> None:
+    url = served.ws("/ws-replay-normalized", OPTIONS | {"dataTypes": ["book_snapshot_50_0ms"]})
+    async with served.client.ws_connect(url, autoping=False) as socket:
+        await socket.ping(b"there?")
+        while (message := await socket.receive()).type is WSMsgType.TEXT:
+            pass
+        assert message.type is WSMsgType.PONG
+        assert message.data == b"there?"
+
+
+async def test_a_silent_client_is_pinged_then_cut(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "PING_S", 0.1)
+    monkeypatch.setattr(websocket, "SILENCE_S", 0.25)
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(*[Fault(wait_for=threading.Event())] * 2)
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    async with served.client.ws_connect(url, autoping=False) as socket:
+        kinds = [(await socket.receive()).type for _ in range(3)]
+    assert kinds == [WSMsgType.PING, WSMsgType.PING, WSMsgType.CLOSED]
+
+
+async def test_a_client_that_answers_pings_stays(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "PING_S", 0.1)
+    monkeypatch.setattr(websocket, "SILENCE_S", 0.25)
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(*[Fault(wait_for=threading.Event())] * 2)
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    async with served.client.ws_connect(url, autoping=False) as socket:
+        for _ in range(6):
+            message = await socket.receive()
+            assert message.type is WSMsgType.PING
+            await socket.pong(message.data)
+
+
+async def test_a_token_is_asked_for_at_the_handshake(start: Start) -> None:
+    served = await start(auth_token="s3cret")
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await served.client.ws_connect(url)
+    assert caught.value.status == 401
+    async with served.client.ws_connect(url, headers={"Authorization": "Bearer s3cret"}) as socket:
+        assert (await socket.receive()).type is WSMsgType.TEXT
+
+
+async def test_foreign_origins_are_refused_at_the_handshake(start: Start) -> None:
+    served = await start(allow_origin=("https://here.example",))
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await served.client.ws_connect(url, origin="https://evil.example")
+    assert caught.value.status == 403
+    async with served.client.ws_connect(url, origin="https://here.example") as socket:
+        assert (await socket.receive()).type is WSMsgType.TEXT
+
+
+async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    gauge = served.machine.metrics.active.labels("/ws-replay-normalized")
+    socket = await served.client.ws_connect(served.ws("/ws-replay-normalized", options))
+    assert (await socket.receive()).type is WSMsgType.TEXT
+    assert gauge._value.get() == 1
+    await socket.close()
+    await until(lambda: gauge._value.get() == 0)
+
+
+async def test_stopping_the_server_says_so(start: Start) -> None:
+    served = await start()
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    async with served.client.ws_connect(served.ws("/ws-replay-normalized", options)) as socket:
+        assert (await socket.receive()).type is WSMsgType.TEXT
+        stopping = asyncio.ensure_future(served.machine.stop())
+        while (message := await socket.receive()).type is WSMsgType.TEXT:
+            pass
+        await stopping
+    assert message.type is WSMsgType.CLOSE
+    assert message.data == 1001
