@@ -9,8 +9,79 @@ import pytest
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.kafka import KafkaConfig, KafkaEventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
+from tests.servers.certificates import Certificates
+from tests.servers.kafka import KafkaBroker
+from tests.servers.proxy import Proxy
+
+PASSWORD = "right-horse"
 
 _numbers = itertools.count()
+_SECURITY = """\
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
+listener.name.sasl_ssl.plain.sasl.jaas.config={login}
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+ssl.truststore.type=PEM
+ssl.truststore.location={truststore}
+listener.name.ssl.ssl.client.auth=required
+"""
+_LOGIN = (
+    f'org.apache.kafka.common.security.plain.PlainLoginModule required user_writer="{PASSWORD}";'
+)
+
+
+@pytest.fixture(scope="session")
+def mortal_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that tests may kill, if they start it again."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("mortal"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="session")
+def _broker_behind_proxy(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[KafkaBroker, Proxy]]:
+    proxy = Proxy()
+    broker = KafkaBroker(tmp_path_factory.mktemp("proxied"), advertise=proxy.port)
+    proxy.target = broker.port
+    broker.start()
+    yield broker, proxy
+    proxy.close()
+    broker.kill()
+
+
+@pytest.fixture
+def proxied_kafka(
+    _broker_behind_proxy: tuple[KafkaBroker, Proxy],
+) -> tuple[KafkaBroker, Proxy]:
+    """A broker that clients reach only through a proxy, as if nothing had happened yet."""
+    broker, proxy = _broker_behind_proxy
+    proxy.reset()
+    return broker, proxy
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority with a server and a client that it has signed."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[KafkaBroker]:
+    """A broker that also listens with passwords, with TLS, and with both."""
+    settings = _SECURITY.format(
+        login=_LOGIN, keystore=certificates.server_chain, truststore=certificates.authority
+    )
+    listeners = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+    broker = KafkaBroker(tmp_path_factory.mktemp("secure"), settings, listeners)
+    broker.start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture

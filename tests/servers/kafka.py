@@ -30,9 +30,8 @@ _JVM = (
 class KafkaBroker(ServerProcess):
     """Broker and controller in one process, with a folder of its own.
 
-    `settings` are further lines of its properties; `{folder}` in them is that folder. `listeners`
-    are further protocols to speak, each on its port in `ports`. `advertise` is the port of a proxy
-    that clients are to be sent to.
+    `settings` are further lines of its properties. `listeners` are further protocols to speak,
+    each on its port in `ports`. `advertise` is the port of a proxy that clients are to be sent to.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class KafkaBroker(ServerProcess):
                     # A killed broker may come back only when its session is over.
                     "broker.session.timeout.ms=1000",
                     "broker.heartbeat.interval.ms=200",
-                    settings.format(folder=folder),
+                    settings,
                     "",
                 ]
             )

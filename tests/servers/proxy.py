@@ -57,6 +57,14 @@ class Proxy:
             if not self._changed.wait_for(lambda: condition(self.said), timeout_s):
                 raise TimeoutError("clients have not said that")
 
+    def reset(self) -> None:
+        """Cut what is there, and forget what was said and asked for."""
+        self.cut()
+        with self._changed:
+            self.said.clear()
+            self._cut_after = None
+        self._answers.set()
+
     def close(self) -> None:
         self._closed = True
         self._answers.set()

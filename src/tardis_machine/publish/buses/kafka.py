@@ -41,6 +41,7 @@ from tardis_machine.publish.routing import (
 _EXTRA: Final = "kafka"
 _CONNECT_TIMEOUT_S: Final = 10.0
 _PURGE_TIMEOUT_S: Final = 5.0
+_STOPPED_TIMEOUT_S: Final = 1.0
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _BATCH_BYTES: Final = 8 << 20
 _DEFAULT_MESSAGE_BYTES: Final = 1_000_000
@@ -419,8 +420,11 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             try:
                 self._producer.poll(left)
             except self._client.KafkaException as error:
-                # The producer has stopped for good; what is in it comes back as failed.
+                # The producer has stopped for good: what is queued will never leave it, what is
+                # under way is answered soon or never.
                 self._trouble = error.args[0].str()
+                self._producer.purge(in_queue=True, in_flight=False)
+                deadline = min(deadline, time.monotonic() + _STOPPED_TIMEOUT_S)
         return True
 
     def _enqueue(self, record: Record, value: bytes, report: Any, deadline: float) -> bool:

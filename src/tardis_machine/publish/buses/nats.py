@@ -261,32 +261,23 @@ class NatsEventBus(EventBus[NatsConfig]):
         self._trouble = None
         for _ in self.config.servers:
             server = self.config.servers[self._next_server % len(self.config.servers)]
-            self._next_server += 1
+            client = nats.NATS()
             try:
-                self._client = await nats.connect(server, **self._options())
+                await client.connect(server, **self._options())
             except errors as error:
                 self._trouble = self._trouble or str(error) or type(error).__name__
-                continue
-            self._next_server -= 1
-            self._used_at = time.monotonic()
-            return
+                self._next_server += 1
+                await _drop(client)
+            else:
+                self._client = client
+                self._used_at = time.monotonic()
+                return
         raise self._unavailable(self._trouble or "no server answers")
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
-        if client is None:
-            return
-        by_itself = client.is_closed
-        if not by_itself:
-            with suppress(OSError):
-                await client.close()
-        # The loop is this connection's alone, and a client that lost it forgets some of its tasks.
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        if by_itself and left:
-            await asyncio.wait(left, timeout=_CLOSE_TIMEOUT_S)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if client is not None:
+            await _drop(client)
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -495,6 +486,29 @@ class NatsEventBus(EventBus[NatsConfig]):
 
     def _unavailable(self, reason: str, destination: str | None = None) -> BusUnavailableError:
         return BusUnavailableError(self.name, reason, destination=destination)
+
+
+async def _drop(client: Any) -> None:
+    """Close a connection for good.
+
+    A client that could not connect, or lost its connection, leaves tasks and its transport behind.
+    The loop is this bus's alone, so what runs in it besides is such a task.
+    """
+    if client.is_connected:
+        with suppress(OSError):
+            await client.close()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        await asyncio.wait(left, timeout=_CLOSE_TIMEOUT_S)
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    transport = client._transport  # noqa: SLF001 - nobody else can close it any more
+    if transport is not None:
+        transport.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await transport.wait_closed()
 
 
 class _PublishError(msgspec.Struct):
