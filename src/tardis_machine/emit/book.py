@@ -1,6 +1,6 @@
 """The order book: levels with their JSON text, sorted so that the best is last."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 from typing import Final
@@ -9,6 +9,12 @@ from tardis_machine.emit.levels import Pair
 from tardis_machine.emit.numbers import canonical
 
 EMPTY_LEVEL: Final = "{}"
+
+# A changed level: its price with the side's sign, the text of its amount, its whole text.
+Change = tuple[float, str, str]
+
+# Above this many changes at once the first levels are gathered anew instead of patched.
+_MAX_PATCHES: Final = 8
 
 
 class Side:
@@ -19,16 +25,15 @@ class Side:
     """
 
     __slots__ = (
-        "amounts",
-        "bound",
         "changed",
         "depth",
         "grouped",
         "keys",
         "sign",
+        "sizes",
         "texts",
         "top",
-        "touched",
+        "version",
     )
 
     def __init__(self, sign: int, depth: int, *, grouped: bool) -> None:
@@ -36,110 +41,109 @@ class Side:
         self.depth = depth
         self.keys: list[float] = []
         self.texts: dict[float, str] = {}
-        # For groups: what to sum, and which levels changed since they were last formed.
-        self.grouped = grouped
-        self.amounts: dict[float, float] = {}
-        self.changed: set[float] = set()
-        # The first `depth` levels as of the last refresh, and the key that separates them.
+        # The first `depth` levels from the best on, {} for missing ones. The version moves
+        # whenever they may have changed.
         self.top: list[str] = [EMPTY_LEVEL] * depth
-        self.bound = -inf
-        self.touched = False
+        self.version = 0
+        # For groups: the amount of each key, and which levels changed since they took note.
+        self.grouped = grouped
+        self.sizes: list[float] = []
+        self.changed: set[float] = set()
 
-    def clear(self) -> None:
-        if self.keys:
-            self.touched = True
-        if self.grouped:
-            self.changed.update(self.keys)
-            self.amounts = {}
-        self.keys = []
-        self.texts.clear()
-
-    def replace(self, levels: Sequence[Pair]) -> list[str]:
-        """Start anew with a snapshot's levels, which may contain zeros."""
-        self.clear()
+    def parse(self, levels: Sequence[Pair]) -> tuple[list[Change], str]:
+        """Read levels, and write them as JSON for the message that brought them."""
         sign = self.sign
-        written: list[str] = []
-        texts = self.texts
-        amounts: dict[float, float] = {}
+        changes: list[Change] = []
+        written = ""
         for price, amount in levels:
             price_text = canonical[price]
             amount_text = canonical[amount]
-            key = sign * float(price_text)
             text = f'{{"price":{price_text},"amount":{amount_text}}}'
-            written.append(text)
-            if amount_text == "0":
+            changes.append((sign * float(price_text), amount_text, text))
+            written += "," + text
+        return changes, written[1:]
+
+    def replace(self, changes: Sequence[Change]) -> None:
+        """Start anew with a snapshot's levels, which may contain zeros."""
+        texts: dict[float, str] = {}
+        for key, amount, text in changes:
+            if amount == "0":
                 texts.pop(key, None)
-                amounts.pop(key, None)
             else:
                 texts[key] = text
-                amounts[key] = float(amount_text)
-        self.keys = sorted(texts)
-        self.touched = True
+        keys = sorted(texts)
         if self.grouped:
-            self.amounts = amounts
-            self.changed.update(texts)
-        return written
+            self.changed.update(self.keys, keys)
+            sizes = {key: float(amount) for key, amount, _ in changes}
+            self.sizes = [sizes[key] for key in keys]
+        self.texts = texts
+        self.keys = keys
+        self._gather_top()
 
-    def apply(self, levels: Sequence[Pair]) -> list[str]:
-        """Apply changed levels; returns the text of each, for the message itself."""
-        sign = self.sign
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Apply changed levels; amount 0 removes one, and nothing where there is none."""
         texts = self.texts
         keys = self.keys
-        bound = self.bound
-        written: list[str] = []
-        for price, amount in levels:
-            price_text = canonical[price]
-            amount_text = canonical[amount]
-            key = sign * float(price_text)
-            text = f'{{"price":{price_text},"amount":{amount_text}}}'
-            written.append(text)
-            if amount_text == "0":
-                if key not in texts:
+        # Depth 0, which nothing reaches, stands for tops that are gathered at the end.
+        depth = self.depth if len(changes) <= _MAX_PATCHES else 0
+        bound = keys[-self.depth] if len(keys) >= self.depth > 0 else -inf
+        touched = False
+        for key, amount, text in changes:
+            old = texts.get(key)
+            if amount == "0":
+                if old is None:
                     continue
                 del texts[key]
-                del keys[bisect_left(keys, key)]
-            else:
-                old = texts.get(key)
-                if old is None:
-                    insort(keys, key)
-                elif old == text:
-                    continue
+                position = bisect_left(keys, key)
+                del keys[position]
+                if self.grouped:
+                    del self.sizes[position]
+                rank = len(keys) - position
+                if rank < depth:
+                    del self.top[rank]
+                    last = len(keys) - depth
+                    # The bound moves down with the level that comes into sight.
+                    bound = keys[last] if last >= 0 else -inf
+                    self.top.append(texts[bound] if last >= 0 else EMPTY_LEVEL)
+                    touched = True
+            elif old is None:
                 texts[key] = text
+                position = bisect_left(keys, key)
+                keys.insert(position, key)
+                if self.grouped:
+                    self.sizes.insert(position, float(amount))
+                rank = len(keys) - 1 - position
+                if rank < depth:
+                    self.top.insert(rank, text)
+                    self.top.pop()
+            elif old == text:
+                continue
+            else:
+                texts[key] = text
+                if self.grouped:
+                    self.sizes[bisect_left(keys, key)] = float(amount)
+                if depth and key >= bound:
+                    rank = len(keys) - 1 - bisect_left(keys, key)
+                    if rank < depth:
+                        self.top[rank] = text
             if key >= bound:
-                self.touched = True
+                touched = True
             if self.grouped:
                 self.changed.add(key)
-                if amount_text == "0":
-                    del self.amounts[key]
-                else:
-                    self.amounts[key] = float(amount_text)
-        return written
+        if touched:
+            self.version += 1
+            if not depth:
+                self._gather_top()
 
     def drop_best(self) -> None:
-        key = self.keys.pop()
-        del self.texts[key]
-        if self.grouped:
-            del self.amounts[key]
-            self.changed.add(key)
-        self.touched = True
+        self.apply([(self.keys[-1], "0", "")])
 
-    def first(self, depth: int) -> list[str]:
-        """The text of the best levels, {} for missing ones; the same list while they stay."""
-        if self.touched:
-            self._refresh()
-        return self.top if depth == self.depth else self.top[:depth]
-
-    def _refresh(self) -> None:
-        self.touched = False
+    def _gather_top(self) -> None:
+        self.version += 1
         depth = self.depth
-        keys = self.keys
-        top = list(map(self.texts.__getitem__, keys[: -depth - 1 : -1]))
-        if len(keys) < depth:
-            top += [EMPTY_LEVEL] * (depth - len(keys))
-            self.bound = -inf
-        else:
-            self.bound = keys[-depth]
-        if top != self.top:
+        if depth:
+            top = list(map(self.texts.__getitem__, self.keys[: -depth - 1 : -1]))
+            top += [EMPTY_LEVEL] * (depth - len(top))
             self.top = top
 
 
@@ -153,35 +157,27 @@ class Book:
         self.asks = Side(-1, depth, grouped=grouped)
         self.ready = False
 
-    def update(
-        self, is_snapshot: bool, bids: Sequence[Pair], asks: Sequence[Pair]
-    ) -> tuple[list[str], list[str]]:
-        """Apply a change; returns the JSON text of its bids and asks."""
+    def update(self, is_snapshot: bool, bids: Sequence[Change], asks: Sequence[Change]) -> None:
+        """Apply a book change, both sides of which were read before."""
         if is_snapshot:
             self.ready = True
-            asks_written = self.asks.replace(asks)
-            bids_written = self.bids.replace(bids)
+            self.asks.replace(asks)
+            self.bids.replace(bids)
         elif self.ready:
-            asks_written = self.asks.apply(asks)
-            bids_written = self.bids.apply(bids)
+            if asks:
+                self.asks.apply(asks)
+            if bids:
+                self.bids.apply(bids)
         else:
-            return written(bids), written(asks)
+            return
         ask_keys = self.asks.keys
         bid_keys = self.bids.keys
         if ask_keys and bid_keys and bid_keys[-1] >= -ask_keys[-1]:
             self._uncross(asks)
-        return bids_written, asks_written
 
-    def _uncross(self, asks: Sequence[Pair]) -> None:
+    def _uncross(self, asks: Sequence[Change]) -> None:
         """Remove what the exchange did not: the side that this change did not bring."""
-        best_ask = -self.asks.keys[-1]
-        brought = any(float(canonical[price]) == best_ask for price, _ in asks)
-        stale = self.bids if brought else self.asks
+        best_ask = self.asks.keys[-1]
+        stale = self.bids if any(key == best_ask for key, _, _ in asks) else self.asks
         while self.bids.keys and self.asks.keys and self.bids.keys[-1] >= -self.asks.keys[-1]:
             stale.drop_best()
-
-
-def written(levels: Sequence[Pair]) -> list[str]:
-    """The JSON text of each level."""
-    numbers = canonical
-    return [f'{{"price":{numbers[price]},"amount":{numbers[amount]}}}' for price, amount in levels]

@@ -112,24 +112,23 @@ class Groups:
     def _gather(self, index: int, position: int) -> tuple[list[str], int]:
         """The text of the group whose best level stands at this position."""
         keys = self._side.keys
-        amounts = self._side.amounts
         start = bisect_left(keys, index, 0, position + 1, key=self._indexes.__getitem__)
-        levels = keys[start : position + 1]
-        levels.reverse()
-        if self._scale == 1 or len({self._price(key) for key in levels}) == 1:
-            total = _sum(map(amounts.__getitem__, levels))
-            return [_row(self._price(levels[0]), total)], len(levels)
+        sizes = self._side.sizes[start : position + 1]
+        sizes.reverse()
+        price = self._price(keys[position])
+        if self._scale == 1:
+            return [_row(price, _sum(sizes))], len(sizes)
+        prices = [self._price(key) for key in keys[start : position + 1]]
+        prices.reverse()
         rows: list[str] = []
-        price = self._price(levels[0])
-        total = 0.0
-        for key in levels:
-            if self._price(key) != price:
-                rows.append(_row(price, total))
-                price = self._price(key)
-                total = 0.0
-            total += amounts[key]
-        rows.append(_row(price, total))
-        return rows, len(levels)
+        first = 0
+        for at, each in enumerate(prices):
+            if each != price:
+                rows.append(_row(price, _sum(sizes[first:at])))
+                first = at
+                price = each
+        rows.append(_row(price, _sum(sizes[first:])))
+        return rows, len(sizes)
 
     def _price(self, key: float) -> float:
         """The group's price as JavaScript computes it, rounding errors included."""

@@ -7,7 +7,6 @@ import msgspec
 
 from tardis_machine.emit import datatypes
 from tardis_machine.emit.bars import Bar
-from tardis_machine.emit.book import written
 from tardis_machine.emit.datatypes import BookSnapshots, DataType, TradeBars
 from tardis_machine.emit.levels import PAIRS, Layout, Levels
 from tardis_machine.emit.numbers import Number, canonical
@@ -124,6 +123,9 @@ class Emitter:
             return
         time = text_of(timestamp)
         local = self.local
+        # Mappers give pairs as lists; whatever else is left to the layout.
+        bid_pairs = bids if type(bids) is list and layout is PAIRS else layout(bids)
+        ask_pairs = asks if type(asks) is list and layout is PAIRS else layout(asks)
         due: list[str] | None = None
         if self._snapshot_types:
             snapshots = self._snapshots.get(symbol)
@@ -131,23 +133,29 @@ class Emitter:
                 snapshots = self._snapshots[symbol] = Snapshots(
                     self._snapshot_heads[symbol], self._snapshot_types
                 )
+            book = snapshots.book
+            bid_changes, bids_text = book.bids.parse(bid_pairs)
+            ask_changes, asks_text = book.asks.parse(ask_pairs)
             ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
-            bids_written, asks_written, due = snapshots.change(
-                is_snapshot, layout(bids), layout(asks), ms, time, local
-            )
-            if not snapshots.book.ready:
+            due = snapshots.change(is_snapshot, bid_changes, ask_changes, ms, time, local)
+            if not book.ready:
                 self.ignored_changes += 1
-        else:
-            bids_written = written(layout(bids))
-            asks_written = written(layout(asks))
+        elif self._sends_changes:
+            bids_text = asks_text = ""
+            for price, amount in bid_pairs:
+                bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+            for price, amount in ask_pairs:
+                asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+            bids_text = bids_text[1:]
+            asks_text = asks_text[1:]
         if self._sends_changes:
             self._parts.append(
                 f'{self._change_heads[symbol]},"isSnapshot":{"true" if is_snapshot else "false"},'
-                f'"bids":[{",".join(bids_written)}],"asks":[{",".join(asks_written)}],'
+                f'"bids":[{bids_text}],"asks":[{asks_text}],'
                 f'"timestamp":"{time}","localTimestamp":"{local}"}}\n'
             )
         if due:
-            self._parts.extend(due)
+            self._parts += due
 
     def derivative_ticker(
         self,

@@ -5,10 +5,9 @@ from math import floor
 from typing import Protocol
 
 from tardis_machine.emit import times
-from tardis_machine.emit.book import Book
+from tardis_machine.emit.book import EMPTY_LEVEL, Book, Change
 from tardis_machine.emit.datatypes import BookSnapshots, text_of
 from tardis_machine.emit.groups import Groups
-from tardis_machine.emit.levels import Pair
 
 
 class _Rows(Protocol):
@@ -24,34 +23,34 @@ class _Rows(Protocol):
 class _Levels:
     """The first levels of the book, as they are."""
 
-    __slots__ = ("_asks", "_asks_text", "_bids", "_bids_text", "_book", "_depth")
+    __slots__ = ("_asks", "_asks_version", "_bids", "_bids_version", "_book", "_depth")
 
     def __init__(self, book: Book, depth: int) -> None:
         self._book = book
         self._depth = depth
-        self._bids = book.bids.top[:depth]
-        self._asks = book.asks.top[:depth]
-        self._bids_text = self._asks_text = ""
+        self._bids = self._asks = ",".join([EMPTY_LEVEL] * depth)
+        self._bids_version = self._asks_version = 0
 
     def refresh(self) -> bool:
         moved = False
-        # A side's list of levels is replaced when it changes, so that mostly identity decides.
-        bids = self._book.bids.first(self._depth)
-        if bids is not self._bids and bids != self._bids:
-            self._bids = bids
-            self._bids_text = ""
-            moved = True
-        asks = self._book.asks.first(self._depth)
-        if asks is not self._asks and asks != self._asks:
-            self._asks = asks
-            self._asks_text = ""
-            moved = True
+        side = self._book.bids
+        if side.version != self._bids_version:
+            self._bids_version = side.version
+            text = ",".join(side.top if self._depth == side.depth else side.top[: self._depth])
+            if text != self._bids:
+                self._bids = text
+                moved = True
+        side = self._book.asks
+        if side.version != self._asks_version:
+            self._asks_version = side.version
+            text = ",".join(side.top if self._depth == side.depth else side.top[: self._depth])
+            if text != self._asks:
+                self._asks = text
+                moved = True
         return moved
 
     def text(self) -> str:
-        bids = self._bids_text = self._bids_text or ",".join(self._bids)
-        asks = self._asks_text = self._asks_text or ",".join(self._asks)
-        return f'"bids":[{bids}],"asks":[{asks}]'
+        return f'"bids":[{self._bids}],"asks":[{self._asks}]'
 
 
 class _Grouped:
@@ -141,17 +140,17 @@ class Snapshots:
     def change(
         self,
         is_snapshot: bool,
-        bids: Sequence[Pair],
-        asks: Sequence[Pair],
+        bids: Sequence[Change],
+        asks: Sequence[Change],
         ms: int,
         time: str,
         local: str,
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Apply a book change: the texts of its bids and asks, and the snapshots it makes due."""
+    ) -> list[str]:
+        """Apply a book change; returns the snapshots it makes due."""
         early = (
             [snapshot.before(ms, local) for snapshot in self._snapshots] if self._timed else None
         )
-        bids_written, asks_written = self.book.update(is_snapshot, bids, asks)
+        self.book.update(is_snapshot, bids, asks)
         if self._grouped:
             self._note_groups()
         due: list[str] = []
@@ -160,7 +159,7 @@ class Snapshots:
                 due.append(text)
             if (text := snapshot.after(ms, time, local)) is not None:
                 due.append(text)
-        return bids_written, asks_written, due
+        return due
 
     def _note_groups(self) -> None:
         for side in (self.book.bids, self.book.asks):

@@ -74,7 +74,10 @@ def us_of(iso: str) -> int:
 
 def text_of(time: Time) -> str:
     """Print a time; text is checked, since it may come straight from an exchange."""
-    if isinstance(time, str):
+    if isinstance(time, int):
+        return iso_ms(time)
+    if time[:19] not in _milliseconds or time[19] != "." or not time[20:-1].isdigit():
         ms_of(time)
-        return time
-    return iso_ms(time)
+    if time[-1] != "Z" or len(time) not in _ISO_LENGTHS:
+        raise ValueError(f"not an ISO time with three or six fractional digits and Z: {time!r}")
+    return time
