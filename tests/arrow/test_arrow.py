@@ -1,0 +1,162 @@
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tardis_machine import arrow
+from tardis_machine.emit.datatypes import DataTypeError
+from tardis_machine.extras import MissingExtraError
+from tardis_machine.messages import Message, MessageError, decode_lines
+from tardis_machine.replay import replay_normalized
+
+TIME = pa.timestamp("us", tz="UTC")
+LEVELS = pa.list_(pa.struct([("price", pa.float64()), ("amount", pa.float64())]))
+
+TYPES = {
+    "bitmex": ["trade", "book_change", "liquidation", "book_ticker", "trade_bar_10s"],
+    "deribit": ["option_summary", "derivative_ticker", "quote", "book_snapshot_3_1s", "disconnect"],
+    "binance-futures": ["derivative_ticker", "trade_bar_5ticks", "book_snapshot_2_grouped10_0ms"],
+}
+
+
+def replayed(exchange: str, data_types: list[str]) -> Iterator[bytes]:
+    with replay_normalized(
+        exchange=exchange,
+        from_="2024-03-01",
+        to="2024-03-01T00:05:00Z",
+        data_types=[each for each in data_types if each != "disconnect"],
+        with_disconnect_messages=True,
+        sample=True,
+    ) as replay:
+        for batch in replay.batches():
+            yield batch.data
+
+
+def rows(messages: list[Message], data_type: str) -> list[dict[str, Any]]:
+    """The slow and plain way: field by field."""
+
+    def plain(value: Any, hint: Any) -> Any:
+        if isinstance(value, list):
+            return [
+                each if isinstance(each, str) else {"price": each.price, "amount": each.amount}
+                for each in value
+            ]
+        if "Time" in str(hint) and value is not None:
+            seconds, microseconds = divmod(int(value), 1_000_000)
+            return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+        return value
+
+    return [
+        {
+            name: plain(getattr(message, name), type(message).__annotations__[name])
+            for name in message.__struct_fields__
+        }
+        for message in messages
+        if data_type in (message.__struct_config__.tag, getattr(message, "name", None))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "data_type"), [(name, each) for name, types in TYPES.items() for each in types]
+)
+def test_a_column_per_field_and_a_row_per_message(exchange: str, data_type: str) -> None:
+    data = list(replayed(exchange, TYPES[exchange]))
+    got = arrow.table(data, data_type)
+    assert got.schema == arrow.schema(data_type)
+    expected = rows(decode_lines(b"".join(data)), data_type)
+    assert expected
+    assert got.to_pylist() == expected
+
+
+def test_schemas_are_what_data_frames_expect() -> None:
+    assert arrow.schema("trade") == pa.schema(
+        [
+            ("symbol", pa.string()),
+            ("exchange", pa.string()),
+            ("id", pa.string()),
+            ("price", pa.float64()),
+            ("amount", pa.float64()),
+            ("side", pa.string()),
+            ("timestamp", TIME),
+            ("local_timestamp", TIME),
+        ]
+    )
+    snapshot = arrow.schema("book_snapshot_5_0ms")
+    assert snapshot == arrow.schema("quote")
+    assert snapshot.field("bids").type == LEVELS
+    assert snapshot.field("depth").type == pa.int64()
+    assert arrow.schema("book_change").field("is_snapshot").type == pa.bool_()
+    assert arrow.schema("option_summary").field("best_bid_iv").type == pa.float64()
+
+
+@pytest.mark.parametrize("struct", get_args(Message))
+def test_every_message_has_a_schema(struct: type[msgspec.Struct]) -> None:
+    names = arrow.schema(str(struct.__struct_config__.tag)).names
+    assert names == list(struct.__struct_fields__)
+
+
+def test_columns_may_be_chosen() -> None:
+    got = arrow.table(replayed("bitmex", ["trade"]), "trade", columns=["price", "local_timestamp"])
+    assert got.schema == pa.schema([("price", pa.float64()), ("local_timestamp", TIME)])
+    assert got.num_rows > 100
+    with pytest.raises(arrow.ColumnError, match=r"trade has no column 'prize'; it has symbol, "):
+        arrow.schema("trade", ["prize"])
+
+
+def test_a_type_that_does_not_exist() -> None:
+    with pytest.raises(DataTypeError, match="invalid data type: trades"):
+        arrow.schema("trades")
+
+
+def test_a_replay_without_the_type_gives_an_empty_table() -> None:
+    got = arrow.table(replayed("bitmex", ["trade"]), "liquidation")
+    assert got.num_rows == 0
+    assert got.schema == arrow.schema("liquidation")
+
+
+def line(identifier: str, price: str) -> bytes:
+    return (
+        f'{{"type":"trade","symbol":"A","exchange":"e","id":{identifier},"price":{price},'
+        '"amount":1,"side":"buy","timestamp":"2024-03-01T00:00:00.001Z",'
+        '"localTimestamp":"2024-03-01T00:00:00.001002Z"}\n'
+    ).encode()
+
+
+def test_numbers_of_any_form_and_numeric_ids() -> None:
+    data = line('"a"', "1e+21") + line("17", "1e-7") + line("1.5", "0.30000000000000004")
+    got = arrow.table([data], "trade")
+    assert got["id"].to_pylist() == ["a", "17", "1.5"]
+    assert got["price"].to_pylist() == [1e21, 1e-7, 0.30000000000000004]
+    assert got["local_timestamp"].cast(pa.int64()).to_pylist() == [1709251200001002] * 3
+    assert got.schema == arrow.schema("trade")
+
+
+def test_what_is_no_message_is_an_error() -> None:
+    with pytest.raises(MessageError, match="line 2"):
+        arrow.table([line('"a"', "1") + line('"b"', '"one"')], "trade")
+
+
+def test_long_replays_come_in_batches_of_bounded_size() -> None:
+    batch = line('"a"', "1") * 1000
+    sizes = [each.num_rows for each in arrow.record_batches([batch] * 100, "trade")]
+    assert sum(sizes) == 100_000
+    assert len(sizes) > 3
+    assert max(sizes) < 30_000
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"tardis-machine\[arrow\]"):
+        arrow.schema("trade")
+
+
+def test_importing_the_package_does_not_import_pyarrow(tmp_path: Path) -> None:
+    import subprocess
+
+    code = "import sys, tardis_machine.arrow; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
