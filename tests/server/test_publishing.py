@@ -1,0 +1,130 @@
+"""What is served is published; without a bus nothing of that exists."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardis_machine.config import ConfigError
+from tardis_machine.publish.buses.file import FileConfig
+from tardis_machine.server.app import TardisMachine
+from tests.server.conftest import Served, Start, free_ports
+from tests.server.test_http import OPTIONS, library
+from tests.server.test_websocket import frames
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def get(served: Served, options: Any) -> bytes:
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        assert response.status == 200
+        return await response.read()
+
+
+async def test_both_flows_are_published(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "events.ndjson"
+    served = await start(
+        event_bus={"provider": "file", "path": str(file)}, journal={"dir": tmp_path / "journal"}
+    )
+    over_http = await get(served, OPTIONS)
+    over_ws, code, _ = await frames(served, OPTIONS)
+    assert over_http == library(OPTIONS)
+    assert code == 1000
+    await get(served, OPTIONS | {"publish": False})
+    report = await served.machine.stop()
+    assert report is not None
+    assert report.pending == 0
+    assert len(events(file)) == len(over_http.splitlines()) + len(over_ws)
+
+
+async def test_only_the_flows_asked_for(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "events.ndjson"
+    served = await start(
+        event_bus=FileConfig(path=file),
+        journal={"dir": tmp_path / "journal"},
+        publish={"publish_flows": ["ws-replay"]},
+    )
+    await get(served, OPTIONS)
+    over_ws, _, _ = await frames(served, OPTIONS)
+    await served.machine.stop()
+    assert len(events(file)) == len(over_ws)
+
+
+async def test_a_bus_that_cannot_be_reached_degrades_the_health_check(
+    start: Start, tmp_path: Path
+) -> None:
+    served = await start(
+        nats={"servers": f"nats://127.0.0.1:{free_ports()}", "subject": "bronze"},
+        journal={"dir": tmp_path / "journal"},
+        publish={"retry_max": 1, "retry_min_ms": 10, "retry_max_s": 0.1, "drain_timeout_s": 0},
+    )
+    body = await get(served, OPTIONS)
+    assert body == library(OPTIONS)
+    while True:
+        async with served.client.get(served.http("/health-check")) as response:
+            assert response.status == 200
+            health = await response.json()
+        if health["status"] == "Degraded":
+            break
+        await asyncio.sleep(0.05)
+    assert health["unhealthy"] == ["nats: unhealthy"]
+    report = await served.machine.stop()
+    assert report is not None
+    assert report.pending == len(body.splitlines())
+
+
+async def test_without_a_bus_there_is_no_trace_of_publishing(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, sys
+from tardis_machine.server.app import TardisMachine
+
+async def main():
+    machine = TardisMachine(sample_data=True, journal={{"dir": {str(tmp_path / "journal")!r}}})
+    await machine.start({free_ports()})
+    await machine.stop()
+
+asyncio.run(main())
+loaded = [name for name in sys.modules if name.startswith(("confluent_kafka", "nats"))]
+print(loaded, "tardis_machine.publish.publishing" in sys.modules)
+"""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "[] False\n"
+    assert not (tmp_path / "journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"event_bus": {"topic": "x"}}, '"provider"'),
+        ({"event_bus": {"provider": "kafak"}}, "kafak"),
+        ({"event_bus": {"provider": "kafka"}}, "kafka"),
+        ({"event_bus": {"provider": "kafka", "brokers": "a:1", "topics": "x"}}, "topics"),
+        ({"redis": {"url": "x"}}, "not available yet"),
+        ({"event_bus": {"provider": "kinesis"}}, "not available yet"),
+        ({"prot": 1}, "prot"),
+        ({"port": "many"}, "whole number"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TardisMachine(**settings)
+    assert part in str(caught.value)
+
+
+def test_two_buses_by_the_same_name_are_one_too_many(tmp_path: Path) -> None:
+    bus = {"path": str(tmp_path / "events")}
+    with pytest.raises(ConfigError, match="event_bus names file"):
+        TardisMachine(event_bus={"provider": "file"} | bus, file=bus)
