@@ -167,7 +167,7 @@ class TestBook:
             level(1, size=1, price=5, timestamp="2024-03-01T00:00:00.5Z"),
             level(2, size=1, price=6, timestamp="2024-03-01T00:00:00.400Z"),
             level(9, size=1, timestamp="2024-03-01T00:00:00.600999Z"),
-            level(3, size=1, price=7, timestamp=None),
+            level(3, size=1, price=7),
         ]
         (change,) = feed(table("orderBookL2", "update", *rows))
         assert change["timestamp"] == "2024-03-01T00:00:00.600Z"
@@ -178,6 +178,12 @@ class TestBook:
         feed = Feed("bitmex", ["book_change"])
         (line,) = feed.lines(table("orderBookL2", "insert", level(1, size=size, price=5)))
         assert '"asks":[{"price":5,"amount":0}]' in line
+
+    @pytest.mark.parametrize("timestamp", ["", None])
+    def test_an_empty_time_is_malformed(self, timestamp: str | None) -> None:
+        row = level(1, size=1, price=5, timestamp=timestamp)
+        with pytest.raises(ValueError, match=r"isoformat|timestamp"):
+            Feed("bitmex", ["book_change"])(table("orderBookL2", "insert", row))
 
     def test_a_change_without_rows_is_malformed(self) -> None:
         with pytest.raises(MapperError, match="orderBookL2: update without rows"):

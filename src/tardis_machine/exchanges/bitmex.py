@@ -89,7 +89,7 @@ class _Level(Struct, gc=False):
     side: str | None = None
     size: Number | None = None
     price: Number | UnsetType = UNSET
-    timestamp: str | None = None
+    timestamp: str | UnsetType = UNSET
 
 
 class _Selection(Struct, gc=False):
@@ -108,42 +108,40 @@ def _book_changes(emitter: Emitter) -> Handler:
     prices: dict[Number | None, Number] = {}
     price_of = prices.get
 
-    def change(symbol: str | None, action: str | None, rows: list[_Level]) -> None:
+    def change(symbol: str | None, action: str | None, rows: list[_Level]) -> bool:
         if symbol is None:
             raise MapperError("orderBookL2", "rows without symbol")
         bids: list[tuple[Number, Number]] = []
         asks: list[tuple[Number, Number]] = []
-        latest = ""
+        latest = rows[0].timestamp if rows else UNSET
         for row in rows:
             timestamp = row.timestamp
             if (
-                timestamp is not None
-                and timestamp != latest
-                and (not latest or is_later(timestamp, latest))
+                timestamp != latest
+                and timestamp is not UNSET
+                and (latest is UNSET or is_later(timestamp, latest))
             ):
                 latest = timestamp
-            if row.price is UNSET:
-                price = price_of(row.id)
-                if price is None:  # an update before its partial
+            price = row.price
+            if price is UNSET:
+                known = price_of(row.id)
+                if known is None:  # an update before its partial
                     continue
+                price = known
             else:
-                price = prices[row.id] = row.price
-            level = (price, row.size or 0)
-            if row.side == "Buy":
-                bids.append(level)
-            else:
-                asks.append(level)
+                prices[row.id] = price
+            (bids if row.side == "Buy" else asks).append((price, row.size or 0))
             if action == "delete":
                 del prices[row.id]
-        is_snapshot = action == "partial"
-        if bids or asks or is_snapshot:
+        if bids or asks or action == "partial":
             emit(
                 symbol,
-                is_snapshot,
+                action == "partial",
                 bids,
                 asks,
-                to_millisecond(latest) if latest else emitter.local,
+                emitter.local if latest is UNSET else to_millisecond(latest),
             )
+        return True
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -152,8 +150,7 @@ def _book_changes(emitter: Emitter) -> Handler:
         if action != "partial":  # of one symbol
             if not rows:
                 raise MapperError("orderBookL2", f"{action} without rows")
-            change(rows[0].symbol, action, rows)
-            return True
+            return change(rows[0].symbol, action, rows)
         by_symbol: dict[str | None, list[_Level]] = {}
         for row in rows:
             by_symbol.setdefault(row.symbol, []).append(row)
