@@ -31,7 +31,7 @@ java:
 	  echo "Java 17 or newer is needed on the PATH for Spark and Kafka (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"; exit 1; }
 
 demo: setup java ## replay, event bus and lakehouse on bundled sample data
-	$(BIN)/tardis-machine --version
+	$(BIN)/python examples/demo.py --output demo-output $(if $(KEEP),--keep)
 
 test: setup java lint types unit vectors ## everything CI checks
 

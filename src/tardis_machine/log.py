@@ -13,7 +13,16 @@ _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__d
     "taskName",
 }
 _COLORS: Final = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
-_QUIET: Final = ("aiohttp.access", "aiohttp.server", "picows", "urllib3", "asyncio")
+_QUIET: Final = (
+    "aiohttp.access",
+    "aiohttp.server",
+    "asyncio",
+    "matplotlib",
+    "picows",
+    "py4j",
+    "pyspark",
+    "urllib3",
+)
 
 
 class HumanFormatter(logging.Formatter):

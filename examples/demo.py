@@ -1,0 +1,360 @@
+"""The whole way of the data on one machine: replay → NATS JetStream → Spark → a picture.
+
+`make demo` runs this on the bundled sample data. Every number it prints is checked against the
+others, and it fails when they disagree.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from tardis_machine import parts, sample
+from tardis_machine.cli import main as tardis_machine
+from tardis_machine.lake.session import session
+from tardis_machine.lake.tables import EVENTS, SILVER, Tables
+from tardis_machine.messages import decode_lines, payload_case
+
+EXCHANGE, SYMBOL, BARS = "binance-futures", "BTCUSDT", "trade_bar_1s"
+HTTP = {
+    "bitmex": ["trade", "book_change", "derivative_ticker", "liquidation", "book_ticker", BARS],
+    "deribit": ["trade", "book_change", "derivative_ticker", "option_summary", "book_ticker"],
+}
+WEBSOCKET = {EXCHANGE: ["trade", "book_change", "quote", "book_snapshot_10_1s", BARS]}
+CONTROL = ("disconnect", "error")
+PATIENCE_S = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="for its files")
+    parser.add_argument("--keep", action="store_true", help="leave everything up until Ctrl-C")
+    arguments = parser.parse_args()
+    output: Path = arguments.output
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    with ExitStack() as running:
+        starting = threading.Thread(target=session)
+        starting.start()  # Spark takes its time: meanwhile the server serves
+        running.callback(lambda: session().stop())
+
+        nats_port, port = free_ports()
+        step("1  An event bus: a real NATS server with JetStream, from its package")
+        nats = [parts.nats_server(), "-a", "127.0.0.1", "-p", nats_port, "-js", "-sd"]
+        running.enter_context(process([*nats, output / "nats"], output / "nats.log"))
+        flags = ["--nats-servers", f"nats://127.0.0.1:{nats_port}", "--nats-subject", "demo.events"]
+        flags += ["--nats-stream", "demo"]
+
+        step("2  The server: sample data, every message also published")
+        serve = ["tardis-machine", "--sample-data", "--port", port, *flags, "--nats-create"]
+        serve += ["--journal-dir", output / "journal"]
+        server = running.enter_context(process(serve, output / "server.log"))
+        health = get(port, "/health-check")
+        said(f"{sample.description()}; {json.loads(health)['status']}", serve)
+
+        step("3  Replays, over HTTP and WebSocket")
+        started = time.monotonic()
+        served = over_http(port) + asyncio.run(over_websocket(port + 1))
+        for case, count in sorted(served.items()):
+            said(f"{count:>9,} {case}")
+        total = served.total()
+        said(f"{total:>9,} messages in {time.monotonic() - started:.1f} s", curl(port))
+
+        step("4  Published, as Bronze envelopes")
+        started = time.monotonic()
+        account = published(port, total)
+        control = account["accepted"] - total
+        said(
+            f"accepted {account['accepted']:,} ({control} of them control events), delivered "
+            f"{account['delivered']:,}, dead-lettered {account['dead_lettered']:,}, dropped "
+            f"{account['dropped']:,}, {time.monotonic() - started:.1f} s after the last response"
+        )
+        agree("messages accepted and delivered", account["accepted"], account["delivered"])
+        stored = asyncio.run(stored_in_stream(flags[1], "demo"))
+        agree("messages delivered and in the stream", account["delivered"], stored)
+
+        step("5  The lakehouse: Spark streams the bus into Bronze and Silver tables")
+        starting.join()
+        started = time.monotonic()
+        tables_path = output / "tables"
+        lake = ["tardis-machine", "lake", "stream", "--from-bus", "nats", *flags]
+        lake += ["--to-tables", tables_path]
+        if tardis_machine([str(each) for each in [*lake[1:], "--once"]]):
+            sys.exit("lake stream failed: see above")
+        said(f"{time.monotonic() - started:.1f} s", [*lake, "--once"])
+        tables = Tables(session(), str(tables_path.absolute()))
+        rows = bronze_rows(tables)
+        agree("messages in the stream and Bronze rows", stored, rows.total())
+        agree("control events accepted and in Bronze", control, sum(rows[c] for c in CONTROL))
+        for case in sorted(rows):
+            silver = tables.read(SILVER[case]).count()
+            said(f"{silver:>9,} {SILVER[case].path}")
+            agree(f"Silver rows and {case} messages", silver, served[case] or rows[case])
+        show = ["tardis-machine", "lake", "show", "trades", "--tables", tables_path]
+        said("a readable sample of any of them", show)
+
+        step("6  A picture")
+        picture = output / "session.png"
+        draw(tables, picture)
+        said(f"{SYMBOL} on {EXCHANGE}, from Silver: {picture}")
+
+        print(f"\nAll numbers agree. {time.monotonic() - began:.0f} s in all.")
+        if arguments.keep:
+            keep(running, server, port, [*lake, "--interval-s", "5"], output)
+        else:
+            print("Nothing was left running. `make demo KEEP=1` leaves it up to talk to.")
+
+
+def over_http(port: int) -> Counter[str]:
+    """Replay over HTTP, and count messages by payload case."""
+    served: Counter[str] = Counter()
+    for exchange, types in HTTP.items():
+        body = get(port, f"/replay-normalized?options={options(exchange, types)}")
+        served.update(map(payload_case, decode_lines(body)))
+    return served
+
+
+async def over_websocket(port: int) -> Counter[str]:
+    """Replay over the WebSocket: a frame is a message."""
+    served: Counter[str] = Counter()
+    async with aiohttp.ClientSession() as client:
+        for exchange, types in WEBSOCKET.items():
+            url = f"http://127.0.0.1:{port}/ws-replay-normalized?options={options(exchange, types)}"
+            async with client.ws_connect(url, max_msg_size=0) as websocket:
+                frames = [frame.data.encode() async for frame in websocket]
+                agree("close code and 1000", websocket.close_code, 1000)
+            served.update(map(payload_case, decode_lines(b"\n".join([*frames, b""]))))
+    return served
+
+
+def options(exchange: str, types: Sequence[str]) -> str:
+    end = sample.START + timedelta(minutes=sample.MINUTES)
+    asked = {
+        "exchange": exchange,
+        "from": f"{sample.START:%Y-%m-%dT%H:%M}",
+        "to": f"{end:%Y-%m-%dT%H:%M}",
+        "dataTypes": types,
+    }
+    return urllib.parse.quote(json.dumps(asked, separators=(",", ":")))
+
+
+def published(port: int, expected: int) -> dict[str, int]:
+    """Wait until everything was delivered, and give the account of the bus."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        account = {
+            sample.name.removeprefix("tardis_machine_publish_").removesuffix("_total"): int(
+                sample.value
+            )
+            for family in text_string_to_metric_families(get(port, "/metrics").decode())
+            for sample in family.samples
+            if sample.labels == {"bus": "nats"}
+        }
+        if account.get("accepted", 0) >= expected and not account["pending"]:
+            return account
+        time.sleep(0.1)
+    sys.exit(f"not delivered within {PATIENCE_S} s")
+
+
+async def stored_in_stream(url: str, stream: str) -> int:
+    import nats
+
+    client = await nats.connect(url)
+    try:
+        info = await client.jetstream().stream_info(stream)
+        return int(info.state.messages)
+    finally:
+        await client.close()
+
+
+def bronze_rows(tables: Tables) -> Counter[str]:
+    counted = tables.read(EVENTS).groupBy("payload_case").count().collect()
+    return Counter({row["payload_case"]: row["count"] for row in counted})
+
+
+def draw(tables: Tables, picture: Path) -> None:
+    """Price with one-second bars, volume, and spread."""
+    import matplotlib as mpl  # only the picture needs it
+
+    mpl.use("agg")
+    from matplotlib import dates
+    from matplotlib import pyplot as plt
+
+    where = f"exchange = '{EXCHANGE}' AND symbol = '{SYMBOL}'"
+    bars = (
+        tables.read(SILVER["tradeBar"])
+        .where(where)
+        .where(f"name = '{BARS}'")
+        .selectExpr(
+            "event_ts AS time",
+            *(f"CAST({each} AS DOUBLE) AS {each}" for each in ("open", "high", "low", "close")),
+            "CAST(buy_volume AS DOUBLE) AS buys",
+            "CAST(sell_volume AS DOUBLE) AS sells",
+        )
+        .orderBy("time")
+        .toPandas()
+    )
+    quotes = (
+        tables.read(SILVER["quote"])
+        .where(where)
+        .selectExpr("event_ts AS time", "CAST(ask_price - bid_price AS DOUBLE) AS spread")
+        .orderBy("local_ts", "position")
+        .toPandas()
+    )
+    if bars.empty or quotes.empty:
+        sys.exit(f"nothing to draw: {len(bars)} bars, {len(quotes)} quotes of {SYMBOL}")
+    figure, (price, volume, spread) = plt.subplots(
+        3, 1, sharex=True, figsize=(12, 8), height_ratios=(3, 1, 1), layout="constrained"
+    )
+    rising = bars.close >= bars.open
+    colors = rising.map({True: "#1a9850", False: "#d73027"})
+    price.vlines(bars.time, bars.low, bars.high, colors=colors, linewidth=0.8)
+    price.vlines(bars.time, bars.open, bars.close, colors=colors, linewidth=2.5)
+    price.set_ylabel("price")
+    price.set_title(
+        f"{SYMBOL}, {EXCHANGE}: one-second bars of the sample session, read from Silver"
+    )
+    second = 1 / 86_400
+    volume.bar(bars.time, bars.buys, second, color="#1a9850", label="buys")
+    volume.bar(bars.time, -bars.sells, second, color="#d73027", label="sells")
+    volume.set_ylabel("volume")
+    volume.legend(loc="upper right", ncols=2, frameon=False)
+    spread.step(quotes.time, quotes.spread, where="post", linewidth=0.8, color="#4575b4")
+    spread.set_ylabel("spread")
+    spread.set_ylim(bottom=0)
+    spread.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S"))
+    spread.set_xlabel(f"exchange time, UTC, {sample.START:%Y-%m-%d}")
+    for axes in (price, volume, spread):
+        axes.grid(alpha=0.25)
+    figure.savefig(picture, dpi=120)
+
+
+def keep(
+    running: ExitStack,
+    server: subprocess.Popen[bytes],
+    port: int,
+    lake: Sequence[object],
+    output: Path,
+) -> None:
+    """Leave everything up, a continuous stream included, until Ctrl-C."""
+    session().stop()
+    stream = running.enter_context(process(lake, output / "stream.log"))
+    print("\nStill up, until Ctrl-C:")
+    said(f"HTTP on {port}, WebSocket on {port + 1}; a replay, published and streamed:", curl(port))
+    said(f"metrics: http://127.0.0.1:{port}/metrics")
+    said(f"NATS on {lake[lake.index('--nats-servers') + 1]}, stream demo")
+    said(f"the Spark stream logs to {output / 'stream.log'}")
+    try:
+        while server.poll() is None and stream.poll() is None:
+            time.sleep(0.5)
+        sys.exit("a process ended by itself: see the logs in " + str(output))
+    except KeyboardInterrupt:
+        print("\nstopping")
+
+
+@contextmanager
+def process(command: Sequence[object], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, with its output in a file; end it, gently first."""
+    given = [str(each) for each in command]
+    if given[0] == "tardis-machine":
+        given[:1] = [
+            sys.executable,
+            "-c",
+            "import sys; from tardis_machine.cli import main; sys.exit(main())",
+        ]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            given, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        ) as started,
+    ):
+        try:
+            yield started
+        finally:
+            started.terminate()
+            try:
+                started.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+
+
+def get(port: int, path: str) -> bytes:
+    """Fetch from the server, waiting for it to come up."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as response:
+                body: bytes = response.read()
+                return body
+        except urllib.error.HTTPError as error:
+            sys.exit(f"{path}: {error.code} {error.read().decode(errors='replace')}")
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def free_ports() -> tuple[int, int]:
+    """Find a port for NATS, and one for the server whose neighbour is free too."""
+    while True:
+        with ExitStack() as held:
+
+            def bound(port: int = 0) -> int:
+                taken = held.enter_context(socket.socket())
+                taken.bind(("127.0.0.1", port))
+                number: int = taken.getsockname()[1]
+                return number
+
+            try:
+                first, second = bound(), bound()
+                bound(second + 1)
+            except (OSError, OverflowError):
+                continue
+            return first, second
+
+
+def curl(port: int) -> list[object]:
+    query = "options=" + urllib.parse.unquote(options("bitmex", ["trade", BARS]))
+    url = f"http://127.0.0.1:{port}/replay-normalized"
+    return ["curl", "-G", url, "--data-urlencode", query]
+
+
+def agree(what: str, one: object, other: object) -> None:
+    if one != other:
+        sys.exit(f"DISAGREEMENT: {what}: {one} and {other}")
+
+
+def step(text: str) -> None:
+    print(f"\n{text}", flush=True)
+
+
+def said(text: str, by_hand: Sequence[Any] = ()) -> None:
+    print(f"   {text}", flush=True)
+    if by_hand:
+        print(f"   $ {shlex.join(map(str, by_hand))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
