@@ -48,6 +48,7 @@ REDACTED: Final = "***"
 _PREFIX: Final = "TM_"
 _CONFIG_FLAG: Final = "--config"
 _CONFIG_VARIABLE: Final = "TM_CONFIG"
+_SECRET_KEY: Final = re.compile(r"password|secret|token|authorization|\.pem$", re.IGNORECASE)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 
@@ -203,7 +204,7 @@ class Option(NamedTuple):
         if isinstance(value, tuple):
             return ",".join(map(str, value))
         if isinstance(value, dict):
-            return ",".join(f"{name}:{entry}" for name, entry in value.items())
+            return ",".join(f"{name}:{entry}" for name, entry in _masked(value).items())
         return str(value)
 
 
@@ -342,7 +343,8 @@ class Loaded:
         """Give every setting by flag name with value, kind and place of origin; no secret in it."""
         found: dict[str, dict[str, Any]] = {}
         for option, value, origin in self.entries():
-            plain = REDACTED if option.setting.secret and value is not None else _jsonable(value)
+            hidden = option.setting.secret and value is not None
+            plain = REDACTED if hidden else _jsonable(_masked(value))
             found[option.key] = {"value": plain, "from": origin.kind, "where": origin.where}
         return found
 
@@ -434,7 +436,7 @@ def redacted(section: Section) -> dict[str, Any]:
     return {
         option.name: REDACTED
         if option.setting.secret and getattr(section, option.name) is not None
-        else _jsonable(getattr(section, option.name))
+        else _jsonable(_masked(getattr(section, option.name)))
         for option in options(type(section))
     }
 
@@ -803,6 +805,13 @@ def _strangers(owner: type[Section], environ: Mapping[str, str]) -> list[str]:
             hint = f"; did you mean {near[0]}?" if near else ""
             found.append(f"{variable} is not a setting and has no effect{hint}")
     return found
+
+
+def _masked(value: Any) -> Any:
+    """Star out entries of a table whose key says that they are secret (`ssl.key.password`)."""
+    if not isinstance(value, dict):
+        return value
+    return {name: REDACTED if _SECRET_KEY.search(name) else v for name, v in value.items()}
 
 
 def _jsonable(value: Any) -> Any:
