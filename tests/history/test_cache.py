@@ -1,5 +1,7 @@
 import os
-from collections.abc import Iterator
+import resource
+import signal
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,10 +84,21 @@ def test_a_slice_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         cache.store(path, cut())
     with pytest.raises(CorruptSliceError):
         cache.store(path, [body(b"text\n")[:5]])
-    assert list(path.parent.iterdir()) == []
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
     cache.store(path, [body(b"te"), body(b"xt\n")])
-    assert list(path.parent.iterdir()) == [path]
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
     assert cache.is_verified(path)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    left = [tmp_path / ".unfinished" / name for name in ("1-1-00.json.zst", "2-2-00.json.zst")]
+    left[0].parent.mkdir()
+    for each in left:
+        each.touch()
+    os.utime(left[0], (1000, 1000))
+    cache.store(cache.path("bitmex", "k", MINUTE, 1, "zst"), [body()])
+    assert [each.exists() for each in left] == [False, True]
 
 
 def test_a_file_changed_since_is_not_trusted(tmp_path: Path) -> None:
@@ -100,9 +113,34 @@ def test_a_file_changed_since_is_not_trusted(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "feeds").touch()
+    (tmp_path / "file").touch()
+    for directory in (tmp_path, tmp_path / "file"):
+        cache = Cache(directory)
+        path = cache.path("bitmex", "k", MINUTE, 1, "zst")
+        with pytest.raises(CacheError, match=rf"the cache cannot be written: {directory}"):
+            cache.store(path, [body()])
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    with pytest.raises(CacheError, match=r"the cache cannot be written.*feeds"):
-        cache.store(cache.path("bitmex", "k", MINUTE, 1, "zst"), [body()])
+    path = cache.path("bitmex", "k", MINUTE, 1, "zst")
+
+    def chunks() -> Generator[bytes, None, None]:
+        # A limit on the size of files stands in for the end of the disk: same call, same kind.
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            yield os.urandom(5000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, before)
+
+    too_much = chunks()
+    with pytest.raises(CacheError, match="File too large"):
+        cache.store(path, too_much)
+    too_much.close()
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
 def test_the_oldest_files_go_first_and_pinned_ones_stay(tmp_path: Path) -> None:

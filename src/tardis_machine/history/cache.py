@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +24,10 @@ MINUTE: Final = 60_000_000
 
 LONGEST_SLICE: Final = 24 * 60
 """How far before a minute a cached file that covers it is looked for."""
+
+_UNFINISHED: Final = ".unfinished"
+_ABANDONED_S: Final = 24 * 3600
+_MAX_VERIFIED: Final = 10_000
 
 _NAME: Final = re.compile(r"(\d\d)(?:\.size-([1-9]\d*))?\.json\.(?:gz|zst)")
 
@@ -49,6 +55,7 @@ class Cache:
         self._pinned: Counter[Path] = Counter()
         self._verified: dict[Path, tuple[int, int]] = {}
         self._estimate: int | None = None
+        self._swept = False
 
     def path(self, exchange: str, key: str, start: int, minutes: int, suffix: str) -> Path:
         """Where a slice is kept; `suffix` is `gz` or `zst`."""
@@ -78,21 +85,16 @@ class Cache:
         Returns its size. The file is pinned: whoever asked for it has yet to read it.
         """
         unique = f"{os.getpid()}-{threading.get_ident()}"
-        temporary = path.with_name(f".{path.name}.{unique}.unfinished{path.suffix}")
-        file = self._create(temporary)
+        temporary = self.directory / _UNFINISHED / f"{unique}-{path.name}"
         try:
-            with file:
+            with self._create(temporary) as file:
                 for chunk in chunks:
-                    try:
-                        file.write(chunk)
-                    except OSError as error:
-                        raise CacheError(temporary, error) from None
+                    self._write(file, chunk)
             verify(temporary)
-            self.mark_verified(temporary, named=path)
-            self.pin(path)
-            temporary.replace(path)
+            self._publish(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
         size = _size(path)
         if self.max_bytes is not None:
             with self._lock:
@@ -102,11 +104,32 @@ class Cache:
         return size
 
     def _create(self, path: Path) -> io.FileIO:
-        # Unbuffered, so that a full disk shows at the write that meets it.
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._swept:
+                self._swept = True
+                _sweep(path.parent)
             return path.open("wb", buffering=0)
         except OSError as error:
+            raise CacheError(path, error) from None
+
+    def _write(self, file: io.FileIO, chunk: bytes) -> None:
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            raise CacheError(Path(str(file.name)), error) from None
+
+    def _publish(self, temporary: Path, path: Path) -> None:
+        # Before it can be seen, or it might be evicted between the two.
+        self.pin(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.mark_verified(temporary, named=path)
+            temporary.replace(path)
+        except OSError as error:
+            self.unpin(path)
             raise CacheError(path, error) from None
 
     def discard(self, path: Path) -> None:
@@ -116,16 +139,19 @@ class Cache:
 
     def clear(self) -> None:
         """Remove every slice; what else the directory may hold is left alone."""
-        feeds = self.directory / "feeds"
-        if feeds.is_dir() and not feeds.is_symlink():
-            shutil.rmtree(feeds)
+        for directory in (self.directory / "feeds", self.directory / _UNFINISHED):
+            if directory.is_dir() and not directory.is_symlink():
+                shutil.rmtree(directory)
         self._verified.clear()
         log.info("cache cleared", extra={"directory": str(self.directory)})
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
         """Remember that a file was read to its end without a fault."""
         status = path.stat()
-        self._verified[named or path] = (status.st_size, status.st_mtime_ns)
+        with self._lock:
+            self._verified[named or path] = (status.st_size, status.st_mtime_ns)
+            if len(self._verified) > _MAX_VERIFIED:
+                del self._verified[next(iter(self._verified))]
 
     def is_verified(self, path: Path) -> bool:
         """Tell whether this process has read exactly this file before."""
@@ -235,6 +261,14 @@ class Coverage:
                 for cached in self._cache.slices(self._exchange, key, each):
                     self.add(cached)
         self._listed_to = hour + 1
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for path in directory.iterdir():
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
 
 
 def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
