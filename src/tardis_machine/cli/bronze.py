@@ -1,0 +1,248 @@
+"""`tardis-machine bronze`: normalized NDJSON to Bronze envelopes and back, in a pipe."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader, BufferedWriter
+from typing import Any, Final
+
+import msgspec
+
+from tardis_machine import messages
+from tardis_machine.bronze import (
+    Context,
+    Decoded,
+    DecodeError,
+    EncodeError,
+    Encoder,
+    Origin,
+    Rejected,
+    decode,
+)
+from tardis_machine.bronze.batches import batches
+from tardis_machine.bronze.context import REQUEST_META
+from tardis_machine.bronze.frames import frame, read_frames
+from tardis_machine.messages import Time
+
+_CHUNK: Final = 256 * 1024
+_REPORTED: Final = 20
+_BROKEN_PIPE: Final = 141
+"""What a shell reports for a program that SIGPIPE ended."""
+
+_DESCRIPTION: Final = """\
+Converts normalized messages to Bronze envelopes and back, from standard input to standard output.
+An envelope is a lakehouse.bronze.v1.NormalizedEvent; in the stream each has its length before it,
+as a varint (what protobuf calls length-delimited). Nothing is lost: decoding gives the bytes that
+were encoded."""
+_EPILOG: Final = """\
+Examples:
+  # ten messages of a running server, as envelopes, and back again
+  curl -sG localhost:8000/replay-normalized --data-urlencode 'options={"exchange":"bitmex",
+    "symbols":["XBTUSD"],"from":"2024-03-01","to":"2024-03-01T00:01","dataTypes":["trade"]}' |
+    head | tardis-machine bronze encode --origin replay > trades.bronze
+  tardis-machine bronze decode < trades.bronze
+
+  # event ids and positions
+  tardis-machine bronze decode --envelope < trades.bronze | jq -c '[.position,.eventId]'
+
+A line or envelope that is not right is reported with its position, and the others go on.
+Exit code: 0 when all went well, 1 when something was reported, 2 for a wrong flag."""
+
+_ENCODE_EPILOG: Final = """\
+Example:
+  tardis-machine bronze encode --origin replay --meta desk=night < trades.ndjson > trades.bronze"""
+_DECODE_EPILOG: Final = """\
+Example:
+  tardis-machine bronze decode --envelope < trades.bronze | head -1 | jq"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `encode` or `decode`."""
+    given = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace, BufferedReader, BufferedWriter], int] = given.run
+    try:
+        with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
+            code = run(given, source, sink)
+    except BrokenPipeError:
+        return _BROKEN_PIPE
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tardis-machine bronze",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="encode|decode")
+    encode_command = commands.add_parser(
+        "encode",
+        help="normalized NDJSON to length-delimited envelopes",
+        description="Reads normalized NDJSON, writes length-delimited NormalizedEvents.",
+        epilog=_ENCODE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    encode_command.set_defaults(run=_encode)
+    encode_command.add_argument("--source", default="tardis-machine", help="default: %(default)s")
+    encode_command.add_argument("--producer-id", default="", help="the instance that publishes")
+    encode_command.add_argument(
+        "--origin",
+        default="unspecified",
+        choices=[origin.name.lower() for origin in Origin],
+        help="where the messages came from; default: %(default)s",
+    )
+    encode_command.add_argument(
+        "--ingest-time",
+        type=_time,
+        metavar="TIME",
+        help="such as 2024-03-01T00:00:00.123456Z; default: now, for each batch that is read",
+    )
+    for name in REQUEST_META:
+        flag = f"--{name.replace('_', '-')}"
+        encode_command.add_argument(flag, default="", help=f"kept in the envelope's meta as {name}")
+    encode_command.add_argument(
+        "--meta",
+        type=_entry,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an entry of the envelope's meta; may be given several times",
+    )
+    decode_command = commands.add_parser(
+        "decode",
+        help="length-delimited envelopes to NDJSON",
+        description="Reads length-delimited NormalizedEvents, writes normalized NDJSON.",
+        epilog=_DECODE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    decode_command.set_defaults(run=_decode)
+    decode_command.add_argument(
+        "--envelope",
+        action="store_true",
+        help="write all of the envelope, with the message in it under `message`",
+    )
+    return parser
+
+
+def _time(text: str) -> int:
+    try:
+        return Time.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _entry(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not (key and separator):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+class _Reports:
+    """Says what was not right, but not a million times."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self.count = 0
+
+    def add(self, where: str, error: Exception) -> None:
+        self.count += 1
+        if self.count <= _REPORTED:
+            self._print(f"{where}: {error}")
+
+    def exit_code(self) -> int:
+        if self.count > _REPORTED:
+            self._print(f"and {self.count - _REPORTED} more, {self.count} in all")
+        return 1 if self.count else 0
+
+    def _print(self, text: str) -> None:
+        print(f"tardis-machine bronze {self._command}: {text}", file=sys.stderr)
+
+
+def _chunks(source: BufferedReader, sink: BufferedWriter) -> Iterator[bytes]:
+    """Read what is there, and never wait for more while the reader waits for what was made."""
+    while chunk := source.read1(_CHUNK):
+        yield chunk
+        sink.flush()
+
+
+def _encode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
+    reports = _Reports("encode")
+    context = Context(
+        source=given.source,
+        producer_id=given.producer_id,
+        origin=Origin[given.origin.upper()],
+        ingest_us=given.ingest_time,
+        meta=dict(given.meta),
+        **{name: getattr(given, name) for name in REQUEST_META},
+    )
+    encoder = Encoder(context)
+    position = lines = 0
+    try:
+        for batch in batches(_chunks(source, sink)):
+            if given.ingest_time is None:
+                encoder.context = msgspec.structs.replace(context, ingest_us=time.time_ns() // 1000)
+            results = encoder.encode_lines(batch, position)
+            envelopes = []
+            for result in results:
+                if isinstance(result, Rejected):
+                    number = lines + _line_number(batch, result.position - position)
+                    reports.add(f"line {number}", result.error)
+                else:
+                    envelopes.append(frame(result.value))
+            sink.write(b"".join(envelopes))
+            position += len(results)
+            lines += batch.count(b"\n")
+    except EncodeError as error:
+        reports.add(f"after line {lines}", error)
+    return reports.exit_code()
+
+
+def _line_number(batch: bytes, message: int) -> int:
+    """Count the lines up to a message; empty ones are no messages, but lines."""
+    numbers = (n for n, line in enumerate(batch.split(b"\n"), 1) if line and not line.isspace())
+    return next(number for index, number in enumerate(numbers) if index == message)
+
+
+def _decode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
+    reports = _Reports("decode")
+    write_one = _envelope_line if given.envelope else _message_line
+    record = 0
+    frames = read_frames(_chunks(source, sink))
+    try:
+        for record, (value, offset) in enumerate(frames, 1):
+            try:
+                sink.write(write_one(decode(value)))
+            except DecodeError as error:
+                reports.add(f"record {record} at byte {offset}", error)
+    except DecodeError as error:
+        reports.add(f"after record {record}", error)
+    return reports.exit_code()
+
+
+def _message_line(decoded: Decoded) -> bytes:
+    return messages.encode_lines([decoded.message])
+
+
+def _envelope_line(decoded: Decoded) -> bytes:
+    message, envelope = decoded
+    context = envelope.context
+    named = {name: getattr(context, name) for name in REQUEST_META}
+    fields: dict[str, Any] = {
+        "eventId": envelope.event_id,
+        "position": envelope.position,
+        "payloadCase": envelope.payload_case,
+        "source": context.source,
+        "producerId": context.producer_id,
+        "origin": context.origin.name.lower(),
+        "exchange": message.exchange,
+        "symbol": getattr(message, "symbol", ""),
+        "localTimestamp": str(message.local_timestamp),
+        "ingestTimestamp": None if context.ingest_us is None else str(Time(context.ingest_us)),
+        "meta": {name: value for name, value in named.items() if value} | context.meta,
+        "message": msgspec.Raw(messages.encode_line(message)),
+    }
+    present = {key: value for key, value in fields.items() if value is not None}
+    return msgspec.json.encode(present) + b"\n"
