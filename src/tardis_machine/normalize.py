@@ -78,7 +78,9 @@ class Normalizer:
             # Exchanges that match symbols as written have lower-case ones, most print upper case.
             self._emitter.allow(frozenset(symbols) | {symbol.upper() for symbol in symbols})
         self._eras = tuple(
-            times.iso_us(era).encode() for era in exchange.eras(self._types) if era > start
+            times.iso_us(era)[:_LOCAL_LENGTH].encode()
+            for era in exchange.eras(self._types)
+            if era > start
         )
         self._era = self._eras[0] if self._eras else _NO_ERA
         self._start = start

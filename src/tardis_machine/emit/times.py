@@ -61,9 +61,7 @@ def iso_us(us: int) -> str:
 
 def ms_of(iso: str) -> int:
     """Epoch milliseconds of ISO text with Z, cut like a JavaScript Date."""
-    if len(iso) not in _ISO_LENGTHS or iso[19] != "." or iso[-1] != "Z":
-        raise ValueError(f"not an ISO time with three or six fractional digits and Z: {iso!r}")
-    return _milliseconds[iso[:19]] + int(iso[20:23])
+    return _milliseconds[_checked(iso)[:19]] + int(iso[20:23])
 
 
 def us_of(iso: str) -> int:
@@ -76,8 +74,18 @@ def text_of(time: Time) -> str:
     """Print a time; text is checked, since it may come straight from an exchange."""
     if isinstance(time, int):
         return iso_ms(time)
-    if time[:19] not in _milliseconds or time[19] != "." or not time[20:-1].isdigit():
+    if time[:19] not in _milliseconds:
         ms_of(time)
-    if time[-1] != "Z" or len(time) not in _ISO_LENGTHS:
-        raise ValueError(f"not an ISO time with three or six fractional digits and Z: {time!r}")
-    return time
+    return _checked(time)
+
+
+def _checked(iso: str) -> str:
+    if (
+        len(iso) not in _ISO_LENGTHS
+        or iso[19] != "."
+        or iso[-1] != "Z"
+        or not iso.isascii()
+        or not iso[20:-1].isdigit()
+    ):
+        raise ValueError(f"not an ISO time with three or six fractional digits and Z: {iso!r}")
+    return iso

@@ -1,0 +1,237 @@
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import pytest
+
+from tardis_machine import exchanges
+from tardis_machine.emit import parse_all
+from tardis_machine.emit.datatypes import sent
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
+from tardis_machine.normalize import NormalizeError, Normalizer
+
+START = 1_709_251_200_000_000
+
+
+class Given:
+    """Pieces that are there already."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces: Iterator[bytes] = iter(pieces)
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def pending(self) -> Future[object] | None:
+        return None
+
+    def close(self) -> None:
+        self._pieces = iter(())
+
+
+def stamp(us: int) -> str:
+    return f"2024-03-01T00:00:{us // 1_000_000:02}.{us % 1_000_000:06}"
+
+
+def trade(us: int, price: float = 1, digit: int = 5) -> bytes:
+    row = {
+        "timestamp": "2024-03-01T00:00:00.000Z",
+        "symbol": "XBTUSD",
+        "side": "Buy",
+        "size": 1,
+        "price": price,
+        "trdMatchID": "m",
+    }
+    message = msgspec.json.encode({"table": "trade", "action": "insert", "data": [row]})
+    return f"{stamp(us)}{digit}Z ".encode() + message + b"\n"
+
+
+def book(us: int, action: str, price: float, size: int) -> bytes:
+    row = {
+        "timestamp": "2024-03-01T00:00:00.000Z",
+        "symbol": "XBTUSD",
+        "id": int(price * 10),
+        "side": "Buy",
+        "size": size,
+        "price": price,
+    }
+    message = msgspec.json.encode({"table": "orderBookL2", "action": action, "data": [row]})
+    return f"{stamp(us)}0Z ".encode() + message + b"\n"
+
+
+def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
+    data_types = parse_all(options.pop("data_types", ["trade"]))
+    settings: dict[str, Any] = {
+        "data_types": data_types,
+        "symbols": None,
+        "start": START,
+        "sent": sent(data_types),
+        "sends_disconnects": True,
+        "strict": False,
+    }
+    exchange = options.pop("exchange", None) or exchanges.get("bitmex")
+    return Normalizer(exchange, Given(pieces), **(settings | options))
+
+
+def run(stream: Normalizer, count: int = 1000) -> list[list[dict[str, Any]]]:
+    """The messages of each run."""
+    runs = []
+    while True:
+        if stream.needs_piece:
+            stream.read()
+        elif stream.stamp is None:
+            return runs
+        else:
+            stream.run(count)
+            runs.append([msgspec.json.decode(line) for line in stream.take().data.splitlines()])
+
+
+def flat(stream: Normalizer, count: int = 1000) -> list[dict[str, Any]]:
+    return [message for messages in run(stream, count) for message in messages]
+
+
+def test_local_times_drop_the_seventh_digit() -> None:
+    (message,) = flat(normalizer(trade(1_234_567, digit=9)))
+    assert message["localTimestamp"] == "2024-03-01T00:00:01.234567Z"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("border", [1, 2, 3, 4, 5, 6])
+def test_runs_never_end_inside_a_local_timestamp(count: int, border: int) -> None:
+    times = [1, 1, 2, 2, 2, 3, 4]
+    lines = [trade(us, price=at) for at, us in enumerate(times)]
+    runs = run(normalizer(b"".join(lines[:border]), b"".join(lines[border:])), count)
+    assert [message["price"] for messages in runs for message in messages] == [*range(7)]
+    ends = [messages[-1]["localTimestamp"] for messages in runs if messages]
+    starts = [messages[0]["localTimestamp"] for messages in runs if messages]
+    assert all(end != start for end, start in zip(ends, starts[1:], strict=False))
+
+
+def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
+    stream = normalizer(trade(1) + b"\n\n", b"\n", b"\n" + trade(2) + b"\n", b"\n\n")
+    assert [message["type"] for message in flat(stream)] == [
+        "trade",
+        "disconnect",
+        "trade",
+        "disconnect",
+    ]
+
+
+def test_a_disconnect_has_the_local_time_before_it_and_belongs_to_its_run() -> None:
+    for pieces in ([trade(1) + b"\n" + trade(2)], [trade(1), b"\n" + trade(2)]):
+        first, second = run(normalizer(*pieces), 1)
+        assert [message["type"] for message in first] == ["trade", "disconnect"]
+        assert first[1]["localTimestamp"] == first[0]["localTimestamp"]
+        assert [message["type"] for message in second] == ["trade"]
+
+
+def test_a_disconnect_before_anything_is_not_told() -> None:
+    assert [message["type"] for message in flat(normalizer(b"\n" + trade(1)))] == ["trade"]
+
+
+def test_a_disconnect_nobody_asked_for_is_hidden_and_comes_last() -> None:
+    stream = normalizer(trade(1) + b"\n" + trade(2) + trade(3), sends_disconnects=False)
+    stream.read()
+    stream.run(100)
+    assert stream.take().count == 1
+    hidden = stream.take_hidden()
+    assert hidden is not None
+    assert msgspec.json.decode(hidden.data)["type"] == "disconnect"
+    assert stream.take_hidden() is None
+    assert [message["type"] for message in flat(stream)] == ["trade", "trade"]
+
+
+def test_a_disconnect_starts_mappers_and_computables_anew() -> None:
+    stream = normalizer(
+        book(1, "partial", 10, 1),
+        b"\n" + book(2, "update", 10, 2),
+        book(3, "partial", 11, 3),
+        data_types=["book_change", "quote"],
+    )
+    messages = flat(stream)
+    assert [message.get("name", message["type"]) for message in messages] == [
+        "book_change",
+        "quote",
+        "disconnect",
+        "book_change",
+        "book_change",
+        "quote",
+    ]
+    assert messages[-1]["bids"] == [{"price": 11, "amount": 3}]
+    assert stream.ignored_changes == 1
+
+
+def test_malformed_lines_are_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[{}]}\n'
+    cut = f"{stamp(3)}0Z ".encode() + b'{"table":"trade","act\n'
+    stream = normalizer(trade(1) + bad + b"garbage\n" + cut + trade(4))
+    with caplog.at_level(logging.WARNING):
+        assert [message["type"] for message in flat(stream)] == ["trade", "trade"]
+    assert stream.malformed == 3
+    (record,) = caplog.records
+    assert record.__dict__["exchange"] == "bitmex"
+    assert record.__dict__["channel"] == "trade"
+    assert record.__dict__["time"] == "2024-03-01T00:00:00.000002Z"
+
+
+def test_strict_ends_at_the_first_malformed_line() -> None:
+    bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[{}]}\n'
+    stream = normalizer(trade(1) + bad + trade(3), strict=True)
+    with pytest.raises(NormalizeError, match=r"bitmex.*trade.*00:00:00\.000002Z") as caught:
+        flat(stream)
+    assert caught.value.channel == "trade"
+    assert stream.take().count == 1
+
+
+def test_strict_ends_at_a_book_change_before_its_snapshot() -> None:
+    stream = normalizer(book(1, "insert", 10, 1), data_types=["quote"], strict=True)
+    with pytest.raises(NormalizeError, match="before the book's first snapshot"):
+        flat(stream)
+
+
+def test_symbols_nobody_asked_for_are_left_out() -> None:
+    assert flat(normalizer(trade(1), symbols=["ethusd"])) == []
+    assert flat(normalizer(trade(1), symbols=[])) == []
+    assert len(flat(normalizer(trade(1), symbols=["xbtusd"]))) == 1
+
+
+def test_a_failure_comes_after_what_was_read() -> None:
+    class Failing(Given):
+        def __next__(self) -> bytes:
+            try:
+                return super().__next__()
+            except StopIteration:
+                raise OSError("gone") from None
+
+    stream = normalizer()
+    stream.pieces = Failing([trade(1) + trade(2), trade(3)])
+    assert len(flat(stream)) == 3
+    assert isinstance(stream.failure, OSError)
+
+
+def test_mappers_are_made_anew_at_an_eras_date() -> None:
+    made: list[str] = []
+
+    def make(making: Making) -> Handler:
+        form = making.forms["trade"]
+        made.append(form)
+
+        def handle(line: bytes) -> bool:
+            making.emitter.trade(form, None, 1, 1, "buy", making.emitter.local)
+            return bool(line)
+
+        return handle
+
+    eras = tuple(
+        Era((Channel("trade"),), until=until, form=form)
+        for form, until in (("A", START + 2), ("B", START + 4), ("C", None))
+    )
+    exchange = Exchange(name="x", types={"trade": eras}, make=make)
+    lines = b"".join(trade(us) for us in (1, 2, 3, 4, 5))
+    for count in (1, 2, 100):
+        made.clear()
+        messages = flat(normalizer(lines, exchange=exchange), count)
+        assert [message["symbol"] for message in messages] == ["A", "B", "B", "C", "C"]
+        assert made == ["A", "B", "C"]
