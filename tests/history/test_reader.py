@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tardis_machine import sample
 from tardis_machine.history import Filter, History, HistoryError, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.filters import cache_keys
@@ -197,19 +199,43 @@ def big_lines(exchange: str, minute: int) -> bytes:
 
 def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(replays: Replays) -> None:
     replays.api.lines = big_lines
-    path = write(replays.directory, 0, minutes=3, lines=big_lines)
-    reader = replays.read(0, 3)
-    got = [next(reader), next(reader)]
+    replays.api.max_minutes = 2
+    path = write(replays.directory, 0, minutes=5, lines=big_lines)
+    reader = replays.read(0, 5)
+    got = [next(reader) for _ in range(8)]
     # In place, as a failing disk would: the reader holds the file open.
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 3)
+        file.seek(path.stat().st_size // 2)
         file.write(b"\xff" * 200_000)
     got += reader
     lines = b"".join(got).splitlines()
-    whole = b"".join(big_lines("ftx", START + each) for each in range(3)).splitlines()
+    whole = b"".join(big_lines("ftx", START + each) for each in range(5)).splitlines()
     assert len(lines) == len(whole)
     assert lines == whole
-    assert replays.asked() == [(0, 3)]
+    # From the minute that was being read on, in as many answers as it takes.
+    first = replays.asked()[0][0]
+    assert 0 < first < 4
+    assert max(replays.asked())[0] > first
+
+
+def test_a_bad_sample_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    shutil.copytree(sample.cache_dir(), tmp_path / "data")
+    with History(sample=True) as history:
+        history.cache.directory = tmp_path / "data"
+        next((tmp_path / "data").rglob("*/bitmex/**/02.json.zst")).write_bytes(b"bad")
+        start = int(sample.START.timestamp()) * 1_000_000
+        reader = history.read("bitmex", [], start, start + 5 * MINUTE)
+        got: list[bytes] = []
+        with pytest.raises(HistoryError, match="corrupt slice"):
+            read_as_a_server(reader, got)
+    assert b"00:01:59" in b"".join(got)
+
+
+def read_as_a_server(reader: Reader, got: list[bytes]) -> None:
+    while True:
+        while (pending := reader.pending()) is not None:
+            pending.exception()
+        got.append(next(reader))
 
 
 def test_a_file_that_disappears_is_fetched(replays: Replays) -> None:

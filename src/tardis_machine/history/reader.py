@@ -74,6 +74,7 @@ class Reader:
         self._skip = 0
         self._closed = False
         self._complete = False
+        self._failure: HistoryError | None = None
         self._probed = False
         self._probe: Fetch | None = None
         self._opening: Future[None] = _start(workers, self._open)
@@ -102,16 +103,20 @@ class Reader:
 
     def pending(self) -> Future[object] | None:
         """What the next piece has to wait for; None if it is there, or the end or an error is."""
-        if self._closed or self._pieces is not None:
+        if self._closed or self._pieces is not None or self._failure is not None:
             return None
-        return self._unfinished()
+        try:
+            return self._unfinished()
+        except HistoryError as error:
+            self._failure = error
+            return None
 
     def __next__(self) -> bytes:
         """Return the next piece; block while its slice is being fetched."""
         while not self._closed:
             try:
                 if self._pieces is None:
-                    while (waits := self._unfinished()) is not None:
+                    while (waits := self.pending()) is not None:
                         waits.exception()
                     self._raise_failure()
                     if not self._segments:
@@ -206,6 +211,8 @@ class Reader:
         return self._settle(self._segments[0]) if self._segments else None
 
     def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         self._opening.result()
         if self._probe is not None:
             self._probe.future.result()
@@ -394,6 +401,9 @@ class Reader:
             self._coverage.forget(cached)
             self._cache.discard(cached.path)
         self._finish(segment)
+        if segment.delivered:
+            # What lies before the last line given out is not needed again.
+            segment.start = max(segment.start, _minute(last_stamp(segment.delivered[-1])))
         segment.fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
 
     def _finish(self, segment: _Segment) -> None:
@@ -423,6 +433,11 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
 
 def _iso(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
+
+
+def _minute(stamp: bytes) -> int:
+    moment = datetime.fromisoformat(stamp[:16].decode()).replace(tzinfo=UTC)
+    return int(moment.timestamp()) // 60
 
 
 def _stamp(minute: int) -> bytes:
