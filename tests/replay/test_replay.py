@@ -1,0 +1,256 @@
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tardis_machine.history import Filter, History, HistoryError, ReaderClosedError
+from tardis_machine.messages import BookSnapshot, Trade, TradeBar
+from tardis_machine.normalize import NormalizeError
+from tardis_machine.options import OptionsError, ReplayNormalizedOptions
+from tardis_machine.replay import (
+    NormalizedReplay,
+    replay,
+    replay_normalized,
+    replay_normalized_many,
+)
+from tardis_machine.sample.generator import write
+from tests.normalize.test_normalize import book, stamp, trade
+
+START = datetime(2024, 3, 1, tzinfo=UTC)
+START_US = int(START.timestamp()) * 1_000_000
+END = START + timedelta(minutes=5)
+
+
+@pytest.fixture(scope="module")
+def sample() -> Iterator[History]:
+    with History(sample=True) as history:
+        yield history
+
+
+def _messages(replayed: NormalizedReplay) -> list[dict[str, Any]]:
+    lines = b"".join(batch.data for batch in replayed.batches()).splitlines()
+    return [msgspec.json.decode(line) for line in lines]
+
+
+def _cached(directory: Path, exchange: str, channels: dict[str, Any], lines: bytes) -> None:
+    """Put one minute into a cache, as if fetched with these filters."""
+    filters = [Filter(channel, symbols) for channel, symbols in channels.items()]
+    write(directory, exchange, START, iter([lines]), filters=filters)
+
+
+def _options(exchange: str = "bitmex", minutes: int = 1, **options: Any) -> ReplayNormalizedOptions:
+    return ReplayNormalizedOptions(
+        exchange=exchange, from_=START_US, to=START_US + minutes * 60_000_000, **options
+    )
+
+
+@pytest.mark.parametrize("exchange", ["bitmex", "deribit", "binance-futures"])
+def test_messages_come_in_the_order_of_local_time_and_have_the_types_asked_for(
+    sample: History, exchange: str
+) -> None:
+    types = ["trade", "book_change", "derivative_ticker", "quote", "trade_bar_10s"]
+    replayed = replay_normalized(
+        exchange=exchange, from_=START, to=END, data_types=types, history=sample
+    )
+    messages = _messages(replayed)
+    assert {message.get("name", message["type"]) for message in messages} == set(types)
+    locals_ = [message["localTimestamp"] for message in messages]
+    assert locals_ == sorted(locals_)
+    assert replayed.malformed == replayed.ignored_changes == 0
+    assert replayed.progress == 1
+
+
+def test_iterates_over_typed_messages(sample: History) -> None:
+    replayed = replay_normalized(
+        exchange="bitmex",
+        from_="2024-03-01",
+        to="2024-03-01T00:01",
+        symbols=["XBTUSD"],
+        data_types=["trade", "quote", "trade_bar_10s"],
+        history=sample,
+    )
+    kinds = {type(message) for message in replayed}
+    assert kinds == {Trade, BookSnapshot, TradeBar}
+
+
+def test_batches_never_end_inside_a_local_timestamp(sample: History) -> None:
+    options = [
+        _options("bitmex", 2, data_types=("trade", "book_change")),
+        _options("deribit", 2, data_types=("trade", "book_change")),
+    ]
+    batches = [
+        batch for batch in replay_normalized_many(options, history=sample).batches() if batch.data
+    ]
+    assert len(batches) > 2
+    borders = [
+        (
+            msgspec.json.decode(one.data.splitlines()[-1]),
+            msgspec.json.decode(two.data.splitlines()[0]),
+        )
+        for one, two in pairwise(batches)
+    ]
+    for before, after in borders:
+        assert before["localTimestamp"] < after["localTimestamp"]
+    assert all(batch.count == batch.data.count(b"\n") for batch in batches)
+
+
+def test_a_merged_replay_is_the_merged_replays(sample: History) -> None:
+    options = [
+        _options("deribit", 5, data_types=("trade", "quote"), with_disconnect_messages=True),
+        _options("bitmex", 5, data_types=("trade",)),
+        _options("binance-futures", 5, data_types=("trade", "trade_bar_5s")),
+    ]
+    merged = _messages(replay_normalized_many(options, history=sample))
+    alone = [
+        message
+        for option in options
+        for message in _messages(replay_normalized_many([option], history=sample))
+    ]
+    alone.sort(key=lambda message: message["localTimestamp"])
+    assert merged == alone
+    assert "disconnect" in {message["type"] for message in merged}
+
+
+def test_equal_times_keep_the_order_of_the_options(tmp_path: Path) -> None:
+    one = trade(1, 1) + trade(2, 2) + trade(2, 3) + trade(4, 4)
+    two = trade(2, 20) + trade(3, 30) + trade(4, 40)
+    _cached(tmp_path, "bitmex", {"trade": ("A", "XBTUSD")}, one)
+    _cached(tmp_path, "bitmex", {"trade": ("B", "XBTUSD")}, two)
+    options = [_options(data_types=("trade",), symbols=(symbol, "XBTUSD")) for symbol in "AB"]
+    with History(cache_dir=tmp_path) as history:
+        forth = _messages(replay_normalized_many(options, history=history))
+        back = _messages(replay_normalized_many(options[::-1], history=history))
+    assert [message["price"] for message in forth] == [1, 2, 3, 20, 30, 4, 40]
+    assert [message["price"] for message in back] == [1, 20, 2, 3, 30, 40, 4]
+
+
+def test_types_of_one_option_are_sent_from_the_others_of_its_exchange(tmp_path: Path) -> None:
+    lines = trade(1) + trade(2)
+    for symbol in "AB":
+        _cached(tmp_path, "bitmex", {"trade": (symbol, "XBTUSD")}, lines)
+    with History(cache_dir=tmp_path) as history:
+        options = [
+            _options(data_types=("trade",), symbols=("A", "XBTUSD")),
+            _options(data_types=("trade_bar_1ticks",), symbols=("B", "XBTUSD")),
+        ]
+        messages = _messages(replay_normalized_many(options, history=history))
+    types = [message["type"] for message in messages]
+    assert types == ["trade", "trade", "trade_bar"] * 2
+
+
+def test_disconnects_are_sent_when_asked_for_and_hidden_otherwise(tmp_path: Path) -> None:
+    _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + b"\n\n" + trade(2) + b"\n")
+    with History(cache_dir=tmp_path) as history:
+        option = _options(data_types=("trade",), with_disconnect_messages=True)
+        asked = _messages(replay_normalized_many([option], history=history))
+        option = _options(data_types=("trade",))
+        batches = [*replay_normalized_many([option], history=history).batches()]
+    assert [message["type"] for message in asked] == ["trade", "disconnect"] * 2
+    told = [batch for batch in batches if batch.hidden]
+    assert [(batch.count, batch.hidden_count) for batch in told] == [(1, 1), (1, 1)]
+    for batch in told:
+        hidden = msgspec.json.decode(batch.hidden)
+        assert hidden["type"] == "disconnect"
+        assert hidden["localTimestamp"] == msgspec.json.decode(batch.data)["localTimestamp"]
+    assert sum(batch.count for batch in batches) == 2
+
+
+def test_strict_sends_what_precedes_the_line_that_ends_it(tmp_path: Path) -> None:
+    bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[7]}\n'
+    _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + bad + trade(3))
+    collected: list[bytes] = []
+    with History(cache_dir=tmp_path) as history:
+        lenient = replay_normalized_many([_options(data_types=("trade",))], history=history)
+        assert len(_messages(lenient)) == 2
+        assert lenient.malformed == 1
+        strict = replay_normalized_many(
+            [_options(data_types=("trade",))], history=history, strict=True
+        )
+        batches = strict.batches()
+        with pytest.raises(NormalizeError):
+            collected.extend(batch.data for batch in batches)
+    assert b"".join(collected).count(b"\n") == 1
+
+
+def test_a_book_change_before_its_snapshot_is_counted(tmp_path: Path) -> None:
+    lines = book(1, "insert", 10, 1) + book(2, "partial", 11, 1)
+    _cached(tmp_path, "bitmex", {"orderBookL2": None}, lines)
+    with History(cache_dir=tmp_path) as history:
+        replayed = replay_normalized_many([_options(data_types=("quote",))], history=history)
+        assert [message["bids"] for message in _messages(replayed)] == [
+            [{"price": 11, "amount": 1}]
+        ]
+    assert replayed.ignored_changes == 1
+
+
+def test_what_is_missing_is_an_error_before_the_first_batch(sample: History) -> None:
+    option = _options("bitmex", 60, data_types=("trade",))
+    with pytest.raises(HistoryError):
+        _messages(replay_normalized_many([option], history=sample))
+
+
+def test_arguments_are_checked_before_anything_starts(sample: History) -> None:
+    with pytest.raises(OptionsError, match="exchange"):
+        replay_normalized(
+            exchange="nowhere", from_=START, to=END, data_types=["trade"], history=sample
+        )
+    with pytest.raises(OptionsError, match="invalid data type: trades"):
+        replay_normalized(
+            exchange="bitmex", from_=START, to=END, data_types=["trades"], history=sample
+        )
+    with pytest.raises(OptionsError, match="channel"):
+        replay(exchange="bitmex", from_=START, to=END, filters=[Filter("no")], history=sample)
+
+
+def test_raw_replays_keep_every_line_as_it_was(tmp_path: Path) -> None:
+    lines = trade(1) + b"\n" + trade(2, digit=7) + b"garbage\n" + trade(3)
+    _cached(tmp_path, "bitmex", {"trade": None}, lines)
+    with History(cache_dir=tmp_path) as history:
+        replayed = replay(
+            exchange="bitmex",
+            from_=START,
+            to=START + timedelta(minutes=1),
+            filters=[Filter("trade")],
+            history=history,
+        )
+        data = b"".join(replayed.batches())
+    wrapped = data.splitlines()
+    assert len(wrapped) == 3
+    assert replayed.malformed == 1
+    raw = trade(2, digit=7)
+    assert wrapped[1] == (
+        b'{"localTimestamp":"2024-03-01T00:00:00.0000027Z","message":' + raw[29:-1] + b"}"
+    )
+
+
+def test_a_replay_of_its_own_history_closes_it() -> None:
+    with replay_normalized(
+        exchange="bitmex", from_=START, to=END, data_types=["trade"], sample=True
+    ) as replayed:
+        first = next(iter(replayed))
+    assert isinstance(first, Trade)
+    with pytest.raises(ReaderClosedError):
+        _messages(replayed)
+
+
+def test_steps_tell_what_they_wait_for(sample: History) -> None:
+    replayed = replay_normalized(
+        exchange="bitmex", from_=START, to=END, data_types=["trade"], history=sample
+    )
+    batches = replayed.batches()
+    count = 0
+    while True:
+        if (waiting := replayed.pending()) is not None:
+            waiting.result(timeout=30)
+            continue
+        if (batch := next(batches, None)) is None:
+            break
+        count += batch.count
+    again = replay_normalized(
+        exchange="bitmex", from_=START, to=END, data_types=["trade"], history=sample
+    )
+    assert count == len(_messages(again)) > 0
