@@ -8,6 +8,10 @@ from tardis_machine.exchanges.exchange import Handler
 _MAX_HEADS = 100_000
 
 
+def _ignore(_: bytes) -> bool:
+    return False
+
+
 def dispatcher(
     prefix: bytes,
     channel_of: Callable[[bytes], str | None],
@@ -25,20 +29,19 @@ def dispatcher(
         end = line.find(b'"', length)
         if end < 0 or b"\\" in line[length:end] or not line.startswith(prefix):
             channel = channel_of(line)
-            handler = None if channel is None else route(channel)
+            handler = _ignore if channel is None else route(channel) or _ignore
         else:
             if len(handlers) >= _MAX_HEADS:  # channels made up by a broken feed
                 handlers.clear()
-            handler = handlers[line[:end]] = route(line[length:end].decode())
-        return handler is not None and handler(line)
+            handler = handlers[line[:end]] = route(line[length:end].decode()) or _ignore
+        return handler(line)
 
-    handlers: dict[bytes, Handler | None] = {}
+    handlers: dict[bytes, Handler] = {}
     handler_of = handlers.get
 
     def handle(line: bytes) -> bool:
-        handler = handler_of(line[: line.find(b'"', length)], learn)
         try:
-            return handler is not None and handler(line)
+            return handler_of(line[: line.find(b'"', length)], learn)(line)
         except RecursionError:
             raise MapperError("message", "nested too deeply") from None
 
