@@ -6,11 +6,12 @@ from typing import Final
 Time = int | str
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# JavaScript's Date ends here; more is an invalid date there as well.
-_MAX_MS: Final = 8_640_000_000_000_000
-_MAX_PRINTED_MS: Final = 253_402_300_800_000  # the year 10000
+_MAX_SECOND: Final = 253_402_300_799  # the end of the year 9999
 _CACHE_SIZE: Final = 4096
 _ISO_LENGTHS: Final = (24, 27)
+# "000Z" to "999Z": how a time of three digits ends, and back.
+_ENDS: Final = tuple(f"{ms:03d}Z" for ms in range(1000))
+_END_MS: Final = {end: ms for ms, end in enumerate(_ENDS)}
 
 
 class _Seconds(dict[int, str]):
@@ -19,6 +20,8 @@ class _Seconds(dict[int, str]):
     __slots__ = ()
 
     def __missing__(self, second: int) -> str:
+        if not 0 <= second <= _MAX_SECOND:
+            raise ValueError(f"not a time since 1970: {second} seconds")
         text = (_EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S.")
         if len(self) >= _CACHE_SIZE:
             self.clear()
@@ -27,12 +30,12 @@ class _Seconds(dict[int, str]):
 
 
 class _Milliseconds(dict[str, int]):
-    """Epoch milliseconds of the second in '2024-03-01T00:00:00'."""
+    """Epoch milliseconds of the second in '2024-03-01T00:00:00.'."""
 
     __slots__ = ()
 
     def __missing__(self, text: str) -> int:
-        second = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+        second = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.").replace(tzinfo=UTC)
         if len(self) >= _CACHE_SIZE:
             self.clear()
         ms = self[text] = int((second - _EPOCH).total_seconds()) * 1000
@@ -45,23 +48,24 @@ _milliseconds: Final = _Milliseconds()
 
 def iso_ms(ms: int) -> str:
     """ISO text with three fractional digits."""
-    if not 0 < ms < _MAX_PRINTED_MS:
+    if ms <= 0:
         raise ValueError(f"not a time in milliseconds since 1970: {ms}")
-    second, rest = divmod(ms, 1000)
-    return f"{_seconds[second]}{rest:03d}Z"
+    return _seconds[ms // 1000] + _ENDS[ms % 1000]
 
 
 def iso_us(us: int) -> str:
     """ISO text with six fractional digits."""
-    if not 0 < us < _MAX_PRINTED_MS * 1000:
+    if us <= 0:
         raise ValueError(f"not a time in microseconds since 1970: {us}")
-    second, rest = divmod(us, 1_000_000)
-    return f"{_seconds[second]}{rest:06d}Z"
+    return f"{_seconds[us // 1_000_000]}{us % 1_000_000:06d}Z"
 
 
 def ms_of(iso: str) -> int:
     """Epoch milliseconds of ISO text with Z, cut like a JavaScript Date."""
-    return _milliseconds[_checked(iso)[:19]] + int(iso[20:23])
+    ms = _END_MS.get(iso[20:])
+    if ms is None:
+        ms = _fraction_ms(iso)
+    return _milliseconds[iso[:20]] + ms
 
 
 def us_of(iso: str) -> int:
@@ -74,18 +78,17 @@ def text_of(time: Time) -> str:
     """Print a time; text is checked, since it may come straight from an exchange."""
     if isinstance(time, int):
         return iso_ms(time)
-    if time[:19] not in _milliseconds:
+    if time[:20] not in _milliseconds or time[20:] not in _END_MS:
         ms_of(time)
-    return _checked(time)
+    return time
 
 
-def _checked(iso: str) -> str:
+def _fraction_ms(iso: str) -> int:
+    fraction = iso[20:-1]
     if (
         len(iso) not in _ISO_LENGTHS
-        or iso[19] != "."
         or iso[-1] != "Z"
-        or not iso.isascii()
-        or not iso[20:-1].isdigit()
+        or not (fraction.isascii() and fraction.isdigit())
     ):
         raise ValueError(f"not an ISO time with three or six fractional digits and Z: {iso!r}")
-    return iso
+    return int(fraction[:3])
