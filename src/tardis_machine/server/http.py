@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.options import OptionsError, parse_replay, parse_replay_normalized
-from tardis_machine.replay import Batch, replay_normalized_many, replay_raw
+from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server.access import failure
 from tardis_machine.server.pace import Journal, Replay
 from tardis_machine.server.services import Services, status_of, text_of
@@ -62,7 +62,7 @@ class HttpRoutes:
         services = self._services
         options = parse_replay(request.query.get("options"), strict=services.config.strict)
         replay = replay_raw(options, history=services.history)
-        return await self._stream(request, replay, _counted(replay.batches()))
+        return await self._stream(request, replay, _counted(replay))
 
     async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
         services = self._services
@@ -127,9 +127,11 @@ class HttpRoutes:
         return web.Response(body=metrics.render(), headers={"Content-Type": metrics.content_type})
 
 
-def _counted(batches: Iterator[bytes]) -> Iterator[Batch]:
-    for data in batches:
-        yield Batch(data, data.count(b"\n"))
+def _counted(replay: RawReplay) -> Iterator[Batch]:
+    before = 0
+    for data in replay.batches():
+        yield Batch(data, replay.messages - before)
+        before = replay.messages
 
 
 def _cut(request: web.BaseRequest) -> None:
