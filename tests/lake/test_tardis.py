@@ -1,0 +1,134 @@
+"""History as a source of Spark."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+
+from tardis_machine.lake.sources.tardis import TardisReader, Where, cases_of, confined, slices
+from tardis_machine.messages import BookChange, Trade
+from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.replay import replay_normalized
+
+DAY = 86_400_000_000
+START = 1_709_251_200_000_000
+FROM, TO = "2024-03-01T00:00Z", "2024-03-01T00:02Z"
+
+
+def replay(
+    *data_types: str, days: float = 2, symbols: tuple[str, ...] | None = None
+) -> ReplayNormalizedOptions:
+    return ReplayNormalizedOptions(
+        exchange="bitmex",
+        from_=START,
+        to=START + int(days * DAY),
+        data_types=data_types,
+        symbols=symbols,
+    )
+
+
+def test_days_are_tasks_and_hours_of_trades() -> None:
+    stateful = list(slices(replay("trade", "book_change", days=1.5)))
+    assert [(part.from_ - START, part.to - START) for part in stateful] == [
+        (0, DAY),
+        (DAY, DAY + DAY // 2),
+    ]
+    assert len(list(slices(replay("trade", days=1.5)))) == 36
+    assert len(list(slices(replay("trade_bar_1m", days=1)))) == 1
+
+
+def test_fetches_are_bound_for_the_job_not_for_each_task() -> None:
+    reader = TardisReader([replay("trade", days=2)], Where(), columns=None)
+    assert [part.fetches for part in reader.partitions()] == [1] * 48
+    reader = TardisReader([replay("trade")], Where(), columns=None, concurrent_tasks=4)
+    assert {part.fetches for part in reader.partitions()} == {15}
+
+
+def test_state_is_never_cut_in_the_middle_of_a_day() -> None:
+    noon = START + DAY // 2 + 1
+    cut = confined(replay("book_change"), noon, noon + DAY)
+    assert cut is not None
+    assert (cut.from_, cut.to) == (START, noon - 1 + DAY + 60_000_000)
+    cut = confined(replay("trade"), noon, None)
+    assert cut is not None
+    assert cut.from_ == noon - 1
+    assert confined(replay("trade"), START + 2 * DAY, None) is None
+
+
+def test_filters_ask_history_for_less() -> None:
+    reader = TardisReader([replay("trade", symbols=("A", "B"))], Where(), columns=None)
+    filters = [
+        In(("symbol",), ("B", "C")),
+        GreaterThanOrEqual(("local_ts",), datetime(2024, 3, 1, 12, tzinfo=UTC)),
+        LessThan(("local_ts",), datetime(2024, 3, 1, 14, tzinfo=UTC)),
+    ]
+    assert list(reader.pushFilters(filters)) == filters
+    parts = [part.replay for part in reader.partitions()]
+    assert {part.symbols for part in parts} == {("B",)}
+    assert parts[0].from_ == START + DAY // 2
+    assert len(parts) == 3
+    assert list(reader.pushFilters([EqualTo(("exchange",), "deribit")]))
+    assert reader.partitions() == []
+
+
+def test_each_type_knows_its_payload_case() -> None:
+    types = ("trade", "quote", "book_snapshot_5_1s", "book_snapshot_5_grouped10_1s", "trade_bar_1m")
+    assert cases_of([replay(*types)]) == [
+        "trade",
+        "quote",
+        "bookSnapshot",
+        "groupedBookSnapshot",
+        "tradeBar",
+    ]
+
+
+def test_the_key_comes_from_the_executors_environment(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("hidden\n")
+    where = Where(cache_dir=str(tmp_path))
+    with where.history(3, {"TM_API_KEY_FILE": str(key)}) as history:
+        assert "hidden" in vars(history._client).values() or "hidden" in repr(vars(history._client))
+    assert "hidden" not in repr(where)
+
+
+def test_rows_are_those_of_the_library(spark: SparkSession) -> None:
+    expected = list(
+        replay_normalized(
+            exchange="bitmex", from_=FROM, to=TO, data_types=["trade", "book_change"], sample=True
+        )
+    )
+    source = (
+        spark.read.format("tardis")
+        .option("exchange", "bitmex")
+        .option("from", FROM)
+        .option("to", TO)
+        .option("dataTypes", "trade,book_change")
+        .option("sampleData", "true")
+    )
+    rows = source.load().orderBy("position").collect()
+    assert len(rows) == len(expected) > 100
+    for row, message in zip(rows, expected, strict=True):
+        assert isinstance(message, Trade | BookChange)
+        assert row.symbol == message.symbol
+        if isinstance(message, Trade):
+            assert (row.payload_case, row.trade_id, row.side) == ("trade", message.id, message.side)
+            assert (float(row.price), float(row.amount)) == (message.price, message.amount)
+        else:
+            assert row.payload_case == "bookChange"
+            assert [(float(bid.price), float(bid.amount)) for bid in row.bids] == [
+                (bid.price, bid.amount) for bid in message.bids
+            ]
+
+    pruned = source.option("columns", "symbol,price,payload_case").load()
+    assert pruned.columns == ["symbol", "price", "payload_case"]
+    wanted = pruned.where((f.col("symbol") == "XBTUSD") & (f.col("payload_case") == "trade"))
+    trades = [m for m in expected if isinstance(m, Trade) and m.symbol == "XBTUSD"]
+    assert wanted.count() == len(trades) > 0
+
+
+def test_what_is_missing_in_the_options_is_named(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="needs the option dataTypes"):
+        spark.read.format("tardis").options(**{"exchange": "bitmex", "from": FROM, "to": TO}).load()
