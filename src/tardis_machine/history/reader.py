@@ -1,6 +1,7 @@
 """A replay's lines in order: from the cache where it has them, from the API where it has not."""
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -72,7 +73,7 @@ class Reader:
         self._pieces: Iterator[bytes] | None = None
         self._window: Window | None = None
         self._skip = 0
-        self._closed = False
+        self._closed = threading.Event()
         self._complete = False
         self._failure: HistoryError | None = None
         self._probed = False
@@ -103,7 +104,7 @@ class Reader:
 
     def pending(self) -> Future[object] | None:
         """What the next piece has to wait for; None if it is there, or the end or an error is."""
-        if self._closed or self._pieces is not None or self._failure is not None:
+        if self._closed.is_set() or self._pieces is not None or self._failure is not None:
             return None
         try:
             return self._unfinished()
@@ -113,11 +114,13 @@ class Reader:
 
     def __next__(self) -> bytes:
         """Return the next piece; block while its slice is being fetched."""
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 if self._pieces is None:
                     while (waits := self.pending()) is not None:
                         waits.exception()
+                    if self._closed.is_set():
+                        break
                     self._raise_failure()
                     if not self._segments:
                         self._complete = True
@@ -126,7 +129,10 @@ class Reader:
                     self._begin(self._segments[0])
                 if piece := self._read(self._segments[0]):
                     return piece
-            except BaseException:
+            except Exception:
+                if self._closed.is_set():
+                    # By another thread, in the middle of this.
+                    break
                 self.close()
                 raise
         if not self._complete:
@@ -135,7 +141,7 @@ class Reader:
 
     def close(self) -> None:
         """Stop the fetches at once; harmless when repeated."""
-        self._closed = True
+        self._closed.set()
         self._pieces = None
         if self._probe is not None:
             self._release(self._probe)
@@ -158,7 +164,7 @@ class Reader:
             )
         minutes = dict.fromkeys((self._last_missing(first), first))
         self._probe = self._submit([self._slice(minute, 1) for minute in minutes])
-        if self._closed:
+        if self._closed.is_set():
             self._release(self._probe)
 
     def _list_coverage(self) -> Coverage:
