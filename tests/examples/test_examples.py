@@ -1,0 +1,85 @@
+"""The examples run, against real servers, as their readers would run them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.kafka import KafkaBroker
+from tests.servers.machine import Machine
+from tests.servers.nats import NatsServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """Start servers on the sample data, with the flags of the buses they publish to."""
+    started: list[Machine] = []
+
+    def start(*flags: str) -> Machine:
+        machine = Machine(tmp_path, "--sample-data", *flags)
+        started.append(machine)
+        machine.start()
+        return machine
+
+    yield start
+    for machine in started:
+        machine.stop()
+
+
+def test_replay_over_the_websocket(serve: Callable[..., Machine]) -> None:
+    machine = serve()
+    printed = run("replay_websocket.py", "--url", f"ws://127.0.0.1:{machine.port + 1}")
+    *bars, total = printed.splitlines()
+    assert len(bars) > 5
+    assert all(" BTCUSDT " in bar for bar in bars)
+    assert int(total.split()[0]) > len(bars)
+
+
+@pytest.mark.kafka
+def test_consume_kafka(serve: Callable[..., Machine], kafka: KafkaBroker) -> None:
+    flags = ["--kafka-brokers", kafka.address, "--kafka-topic", "examples", "--kafka-create"]
+    machine = serve(*flags)
+    expected = machine.replay("bitmex", ["trade"])
+    machine.stop()  # which drains
+    printed = run(
+        "consume_kafka.py", "--brokers", kafka.address, "--topic", "examples",
+        "--count", str(len(expected)),
+    ).splitlines()  # fmt: skip
+    assert sorted(printed) == sorted(
+        f"bitmex {trade['symbol']} {trade['price']} x {trade['amount']}" for trade in expected
+    )
+
+
+def test_consume_nats(serve: Callable[..., Machine], nats: NatsServer) -> None:
+    flags = ["--nats-servers", nats.url, "--nats-subject", "examples.events"]
+    machine = serve(*flags, "--nats-stream", "examples", "--nats-create")
+    expected = machine.replay("deribit", ["trade", "derivative_ticker"])
+    machine.stop()  # which drains
+    printed = run(
+        "consume_nats.py", "--server", nats.url, "--stream", "examples",
+        "--count", str(len(expected)),
+    ).splitlines()  # fmt: skip
+    assert printed == [f"deribit {each['symbol']} {each['type']}" for each in expected]
+
+
+@pytest.mark.spark
+def test_spark_notebook(tmp_path: Path) -> None:
+    printed = run("spark_notebook.py")
+    assert "1 of 1 days are there already" in printed
+    assert "XBTUSD" in printed
