@@ -58,7 +58,12 @@ class TestTrades:
 
     @pytest.mark.parametrize(
         ("field", "reason"),
-        [("p", "trade: no p"), ("q", "trade: no q"), ("T", "trade: no time in T"), ("s", "`s`")],
+        [
+            ("p", "trade: no p"),
+            ("q", "trade: no q"),
+            ("T", "trade: no time in T"),
+            ("s", "trade: no symbol"),
+        ],
     )
     def test_what_a_trade_needs(self, field: str, reason: str) -> None:
         raw = self.trade()
@@ -138,6 +143,11 @@ class TestBook:
         (change,) = Feed(EXCHANGE, ["book_change"])(snapshot(100, T=MS))
         assert change["timestamp"] == TIME
 
+    @pytest.mark.parametrize("empty", ["", None])
+    def test_an_empty_number_in_a_snapshot_is_zero(self, empty: str | None) -> None:
+        (change,) = Feed(EXCHANGE, ["book_change"])(snapshot(100, [["1", empty]]))
+        assert change["bids"] == [{"price": 1, "amount": 0}]
+
     def test_only_the_first_snapshot_counts(self) -> None:
         feed = Feed(EXCHANGE, ["book_change"])
         feed(snapshot(100))
@@ -212,7 +222,7 @@ class TestBook:
         with pytest.raises(MapperError, match="depth: no time in E"):
             feed(update(100, 101, E=None))
 
-    @pytest.mark.parametrize("levels", [[["1"]], [[]], [["1", None]], [7], "x"])
+    @pytest.mark.parametrize("levels", [[["1"]], [[]], [["1", []]], [7], "x"])
     def test_malformed_levels(self, levels: Any) -> None:
         feed = Feed(EXCHANGE, ["book_change"])
         with pytest.raises(ValueError, match=r"."):

@@ -182,7 +182,7 @@ class TestBook:
     @pytest.mark.parametrize("timestamp", ["", None])
     def test_an_empty_time_is_malformed(self, timestamp: str | None) -> None:
         row = level(1, size=1, price=5, timestamp=timestamp)
-        with pytest.raises(ValueError, match=r"isoformat|timestamp"):
+        with pytest.raises(ValueError, match="rows without time"):
             Feed("bitmex", ["book_change"])(table("orderBookL2", "insert", row))
 
     def test_a_change_without_rows_is_malformed(self) -> None:

@@ -272,6 +272,12 @@ class TestOptionSummary:
         assert summary["expirationDate"] == "2024-03-29T08:00:00.000Z"
         assert summary["symbol"] == book_ticker["symbol"] == "XRP_USDC-29MAR24-0D52-C"
 
+    def test_null_greeks_are_malformed_for_a_summary_only(self) -> None:
+        raw = ticker("BTC-9MAR24-60000-P", **OPTION | {"greeks": None})
+        with pytest.raises(MapperError, match="no greeks of BTC-9MAR24-60000-P"):
+            Feed("deribit", ["option_summary"])(raw)
+        assert len(Feed("deribit", ["book_ticker"])(raw)) == 1
+
     def test_futures_have_none(self) -> None:
         assert Feed("deribit", ["option_summary"]).ignores(ticker())
 

@@ -37,7 +37,7 @@ def _time(value: Number | UnsetType | None, channel: str, name: str) -> int:
 
 
 class _Trade(Struct, gc=False):
-    symbol: str = field(name="s")
+    symbol: str | None = field(name="s", default=None)
     price: Sent = field(name="p", default=UNSET)
     amount: Sent = field(name="q", default=UNSET)
     timestamp: Number | None = field(name="T", default=None)
@@ -67,6 +67,8 @@ def _trades(making: Making) -> Route:
         row = decode(line).data
         if row.origin in _OFF_BOOK:
             return True
+        if row.symbol is None:
+            raise MapperError("trade", "no symbol")
         number = row.id
         timestamp = row.timestamp
         emit(
@@ -97,9 +99,9 @@ class _UpdateMessage(Struct, gc=False):
 
 
 class _Snapshot(Struct, gc=False):
-    last_id: Number = field(name="lastUpdateId")
-    bids: list[list[str | Number]]
-    asks: list[list[str | Number]]
+    last_id: Number | None = field(name="lastUpdateId")
+    bids: list[list[str | Number | None]]
+    asks: list[list[str | Number | None]]
     timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
 
 
@@ -145,13 +147,14 @@ class _Book:
         if self._snapshot_id is not None:  # only the first one counts
             return True
         snapshot = _decode_snapshot(line).data
+        snapshot_id = snapshot.last_id or 0
         bids = _by_price(snapshot.bids)
         asks = _by_price(snapshot.asks)
         for update in self._kept:
-            if self._is_next(update, snapshot.last_id):
+            if self._is_next(update, snapshot_id):
                 _apply(bids, update.bids)
                 _apply(asks, update.asks)
-        self._snapshot_id = snapshot.last_id
+        self._snapshot_id = snapshot_id
         self._kept.clear()
         timestamp = snapshot.timestamp
         self._emitter.book_change(
@@ -187,10 +190,10 @@ class _Book:
         self._joined = True
 
 
-def _by_price(levels: list[list[str | Number]]) -> _Levels:
+def _by_price(levels: list[list[str | Number | None]]) -> _Levels:
     """Key levels by their price as it is written: of equal ones the last amount counts."""
     try:
-        return {level[0]: level[1] for level in levels}
+        return {level[0] or 0: level[1] or 0 for level in levels}
     except IndexError:
         raise MapperError("depthSnapshot", "a level without price and amount") from None
 

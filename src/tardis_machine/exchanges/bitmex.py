@@ -89,7 +89,7 @@ class _Level(Struct, gc=False):
     side: str | None = None
     size: Number | None = None
     price: Number | UnsetType = UNSET
-    timestamp: str | UnsetType = UNSET
+    timestamp: str | UnsetType | None = UNSET
 
 
 class _Selection(Struct, gc=False):
@@ -109,18 +109,12 @@ def _book_changes(emitter: Emitter) -> Handler:
     price_of = prices.get
 
     def change(symbol: str | None, action: str | None, rows: list[_Level]) -> bool:
-        if symbol is None:
-            raise MapperError("orderBookL2", "rows without symbol")
         bids: list[tuple[Number, Number]] = []
         asks: list[tuple[Number, Number]] = []
         latest = rows[0].timestamp if rows else UNSET
         for row in rows:
             timestamp = row.timestamp
-            if (
-                timestamp != latest
-                and timestamp is not UNSET
-                and (latest is UNSET or is_later(timestamp, latest))
-            ):
+            if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
                 latest = timestamp
             price = row.price
             if price is UNSET:
@@ -134,12 +128,14 @@ def _book_changes(emitter: Emitter) -> Handler:
             if action == "delete":
                 del prices[row.id]
         if bids or asks or action == "partial":
+            if symbol is None or (not latest and latest is not UNSET):
+                raise MapperError("orderBookL2", f"rows without {'time' if symbol else 'symbol'}")
             emit(
                 symbol,
                 action == "partial",
                 bids,
                 asks,
-                emitter.local if latest is UNSET else to_millisecond(latest),
+                to_millisecond(latest) if latest else emitter.local,
             )
         return True
 

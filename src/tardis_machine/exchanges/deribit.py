@@ -73,7 +73,7 @@ def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
     return liquidations
 
 
-_Level = tuple[str, Number, Number]
+_Level = tuple[str | None, Number, Number]
 
 
 class _Book(Struct, gc=False):
@@ -134,7 +134,7 @@ class _Ticker(Struct, gc=False):
     ask_iv: Number | None = None
     underlying_price: Number | None = None
     underlying_index: str | None = None
-    greeks: _Greeks | UnsetType = UNSET
+    greeks: _Greeks | UnsetType | None = UNSET
     combo_state: str | UnsetType | None = UNSET
 
 
@@ -212,6 +212,8 @@ def _option_summaries(emitter: Emitter) -> Callable[[_Ticker], bool]:
         greeks = row.greeks
         if greeks is UNSET or row.combo_state is not UNSET:
             return False
+        if greeks is None:
+            raise MapperError("ticker", f"no greeks of {row.symbol}")
         option = options[row.symbol]
         emit(
             option.symbol,
