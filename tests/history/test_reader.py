@@ -14,7 +14,7 @@ from tardis_machine import sample
 from tardis_machine.history import Filter, History, HistoryError, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.filters import cache_keys
-from tests.servers.tardis_api import Fault, TardisApi, numbered_lines
+from tests.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 
 START = 1709251200 * 1_000_000 // MINUTE
 """2024-03-01T00:00Z, in minutes."""
@@ -265,6 +265,18 @@ def test_a_bad_minute_does_not_cost_the_good_ones_before_it(replays: Replays) ->
     assert caught.value.status == 404
     with pytest.raises(ReaderClosedError):
         next(reader)
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "gzip"])
+def test_an_exchanges_own_messages_over_the_network(replays: Replays, encoding: str) -> None:
+    replays.api.lines = sample_lines
+    replays.api.encoding = encoding
+    start = int(sample.START.timestamp()) * 1_000_000
+    asked = ("deribit", [Filter("trades"), Filter("book", ("BTC-PERPETUAL",))])
+    with History(sample=True) as bundled:
+        whole = b"".join(bundled.read(*asked, start, start + 5 * MINUTE))
+    assert b"".join(replays.history.read(*asked, start, start + 5 * MINUTE)) == whole
+    assert whole.count(b"\n\n") == 1
 
 
 def test_disconnects_pass(replays: Replays) -> None:

@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import zstandard
 
+from tardis_machine.history import History
+from tardis_machine.history.cache import MINUTE
 from tardis_machine.sample.selection import LABELS, select
 
 Lines = Callable[[str, int], bytes]
@@ -215,6 +217,12 @@ def numbered_lines(exchange: str, minute: int) -> bytes:
         f'{stamp}:{5 * each:02}.0000000Z {{"exchange":"{exchange}","n":{minute * 10 + each}}}\n'
         for each in range(10)
     ).encode()
+
+
+def sample_lines(exchange: str, minute: int) -> bytes:
+    """The bundled sample data, for what needs an exchange's own messages over the network."""
+    with History(sample=True) as history:
+        return b"".join(history.read(exchange, [], minute * MINUTE, (minute + 1) * MINUTE))
 
 
 @pytest.fixture
