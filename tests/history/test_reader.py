@@ -301,6 +301,14 @@ def test_no_more_than_sixty_fetches_at_once_however_many_replay(replays: Replays
     assert 5 < replays.api.most_under_way <= 60
 
 
+def test_a_history_may_be_bound_to_fewer(tardis_api: TardisApi, tmp_path: Path) -> None:
+    tardis_api.delay_s = 0.01
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, max_fetches=3) as history:
+        reader = history.read("ftx", FILTERS, START * MINUTE, (START + 30) * MINUTE)
+        assert b"".join(reader) == expected(0, 30)
+    assert tardis_api.most_under_way == 3
+
+
 def test_fetches_stay_sixty_slices_ahead_of_the_reader(replays: Replays) -> None:
     reader = replays.read(0, 200)
     next(reader)
