@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (
@@ -107,7 +108,7 @@ class TestKafka:
         sent = records(bus, 400)
         keyless = {7, 250}
         for place in keyless:
-            sent[place] = sent[place]._replace(key=None)  # type: ignore[arg-type]
+            sent[place] = sent[place]._replace(key=None)
 
         rejected = deliver(bus, sent, batch=400, timeout_s=20)
 
@@ -496,9 +497,9 @@ def _taken(url: str, stream: str) -> list[str]:
     return arrived
 
 
-async def _purge_first(js: object, stream: str, count: int) -> None:
-    info = await js.stream_info(stream)  # type: ignore[attr-defined]
-    await js.purge_stream(stream, seq=info.state.first_seq + count)  # type: ignore[attr-defined]
+async def _purge_first(js: Any, stream: str, count: int) -> None:
+    info = await js.stream_info(stream)
+    await js.purge_stream(stream, seq=info.state.first_seq + count)
 
 
 def _frame_size(record: Record) -> int:

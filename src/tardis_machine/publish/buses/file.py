@@ -108,8 +108,9 @@ class FileEventBus(EventBus[FileConfig]):
 
     def check(self) -> str:
         """Tell whether the file, or its folder, can be written to."""
-        present = [p for p in (self._path, *self._path.parents) if p.exists()]
-        if not present or not os.access(present[0], os.W_OK):
+        nearest = next(p for p in (self._path, *self._path.absolute().parents) if p.exists())
+        fit = nearest == self._path or nearest.is_dir()
+        if not fit or not os.access(nearest, os.W_OK):
             raise BusUnavailableError(self.name, "cannot be written", destination=str(self._path))
         return f"appends to {self._path}"
 

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -520,7 +520,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         contexts = require("confluent_kafka.serialization", extra=_EXTRA)
         serializer = protobuf.ProtobufSerializer(
             NormalizedEvent,
-            self._registry(),
+            self._registry,
             {
                 "auto.register.schemas": self.config.schema_registry_auto_register,
                 "subject.name.strategy": registry.topic_subject_name_strategy,
@@ -540,17 +540,23 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             self._schema_frames()
             return
         try:
-            self._registry().get_subjects()
+            self._registry.get_subjects()
         except Exception as error:
             raise self._registry_unavailable(error) from error
 
+    @cached_property
     def _registry(self) -> Any:
-        settings = {"url": self.config.schema_registry_url}
+        settings: dict[str, Any] = {
+            "url": self.config.schema_registry_url,
+            "max.retries": 0,  # when to try again is the publisher's to say
+            "timeout": _CONNECT_TIMEOUT_S,
+        }
         user = self.config.schema_registry_auth_username
         if user is not None:
-            settings["basic.auth.user.info"] = f"{user}:{self.config.schema_registry_auth_password}"
+            password = self.config.schema_registry_auth_password
+            settings["basic.auth.user.info"] = f"{user}:{password}"
         registry = require("confluent_kafka.schema_registry", extra=_EXTRA)
-        return registry.SchemaRegistryClient(settings)
+        return registry.SchemaRegistryClient.new_client(settings)
 
     def _registry_unavailable(self, error: Exception) -> BusUnavailableError:
         return BusUnavailableError(self.name, f"schema registry: {error}")

@@ -1,0 +1,36 @@
+"""One readable line per event."""
+
+import io
+import sys
+
+import pytest
+
+from tardis_machine.publish.buses.console import ConsoleConfig, ConsoleEventBus
+from tests.buses.events import events, lines, records
+
+
+@pytest.mark.parametrize("output", ["stdout", "stderr"])
+def test_each_event_is_a_line_with_its_message(output: str, capsys: pytest.CaptureFixture[str]):
+    bus = ConsoleEventBus(ConsoleConfig(output=output))
+    [first, *_] = events(4)
+
+    result = bus.send(records(bus, 4), 1)
+
+    assert (result.delivered, result.failures) == (4, [])
+    printed = getattr(capsys.readouterr(), output[3:]).splitlines()
+    message = lines(1).decode().replace('": ', '":').replace(', "', ',"').rstrip()
+    assert len(printed) == 4
+    head, _, text = printed[0].partition(" {")
+    assert head == f"trade bitmex|S0|trade {first.event_id}"
+    assert sorted(text.rstrip("}").split(",")) == sorted(message.strip("{}").split(","))
+
+
+def test_a_closed_stream_is_trouble_that_passes(monkeypatch: pytest.MonkeyPatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    bus = ConsoleEventBus(ConsoleConfig(output="stdout"))
+
+    result = bus.send(records(bus, 2), 1)
+
+    assert [failure.error.retriable for failure in result.failures] == [True, True]

@@ -1,0 +1,220 @@
+"""What the buses' settings refuse at start, and what they warn of."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardis_machine.config import ConfigError, Loaded, load
+from tardis_machine.publish.buses import BUSES, bus_config
+from tardis_machine.publish.buses.kafka import KafkaConfig
+from tardis_machine.publish.buses.nats import NatsConfig
+
+KAFKA = ("--kafka-brokers", "h:9092", "--kafka-topic", "t")
+NATS = ("--nats-servers", "nats://h:4222", "--nats-subject", "s")
+
+
+def loaded(*arguments: str, environ: Mapping[str, str] | None = None) -> Loaded:
+    return load([bus.config_type for bus in BUSES.values()], arguments, environ or {})
+
+
+def test_nothing_set_turns_nothing_on():
+    ambient = {"AWS_REGION": "eu-west-1", "KAFKA_BROKERS": "h:1", "NATS_URL": "nats://h"}
+
+    assert not any(config.enabled for config in loaded(environ=ambient).sections)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag", "said"),
+    [
+        (["--kafka-topic", "t"], "--kafka-brokers", "--kafka-topic is set"),
+        (["--kafka-brokers", "h:1"], "--kafka-topic", "--kafka-brokers is set"),
+        (
+            ["--kafka-brokers", "h:1", "--kafka-topic-routing", "trade:x"],
+            "--kafka-topic",
+            "is missing",
+        ),
+        (["--nats-subject", "s"], "--nats-servers", "--nats-subject is set"),
+        (["--nats-servers", "nats://h"], "--nats-subject", "is missing"),
+        (["--nats-subject-routing", "trade:x"], "--nats-servers", "is missing"),
+        (["--file-include-payloads", "trade"], "--file-path", "is missing"),
+        ([*KAFKA, "--kafka-sasl-mechanism", "PLAIN"], "--kafka-sasl-username", "is missing"),
+        ([*KAFKA, "--kafka-sasl-username", "u"], "--kafka-sasl-password", "is missing"),
+        (
+            [*KAFKA, "--kafka-schema-registry-auto-register"],
+            "--kafka-schema-registry-auto-register",
+            "--kafka-schema-registry-url too",
+        ),
+        ([*NATS, "--nats-user", "u"], "--nats-pass", "is missing"),
+        ([*NATS, "--nats-create"], "--nats-create", "--nats-stream too"),
+    ],
+)
+def test_a_bus_half_configured_is_refused(arguments: Sequence[str], flag: str, said: str):
+    with pytest.raises(ConfigError) as caught:
+        loaded(*arguments)
+
+    assert caught.value.flag == flag
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ([*KAFKA, "--kafka-topic-routing", "trades:x"], "trades"),
+        ([*KAFKA, "--kafka-topic-routing", "trade"], "trade"),
+        ([*KAFKA, "--kafka-topic-routing", "trade:"], "trade:"),
+        ([*KAFKA, "--kafka-topic-routing", "trade:a b"], "a b"),
+        ([*KAFKA, "--kafka-include-payloads", "trade,nope"], "nope"),
+        ([*KAFKA, "--kafka-key-template", "{{symbl}}"], "{{symbl}}"),
+        ([*KAFKA, "--kafka-static-headers", "nocolon"], "nocolon"),
+        ([*KAFKA, "--kafka-acks", "2"], "2"),
+        ([*KAFKA, "--kafka-compression", "rar"], "rar"),
+        ([*KAFKA, "--kafka-max-batch-size", "0"], "0"),
+        ([*KAFKA, "--kafka-max-batch-size", "many"], "many"),
+        ([*KAFKA, "--kafka-max-batch-delay-ms", "-1"], "-1"),
+        ([*KAFKA, "--kafka-brokers", "http://h:1"], "http://h:1"),
+        ([*KAFKA, "--kafka-topic", "a/b"], "a/b"),
+        ([*KAFKA, "--kafka-ssl-ca", "ca.pem"], "ca.pem"),
+        ([*KAFKA, "--kafka-ssl", "--kafka-ssl-ca", "/no/such.pem"], "/no/such.pem"),
+        ([*KAFKA, "--kafka-config", "acks=1"], "acks"),
+        ([*KAFKA, "--kafka-config", "message.timeout.ms=5"], "message.timeout.ms"),
+        ([*KAFKA, "--kafka-schema-registry-url", "h:8081"], "h:8081"),
+        ([*NATS, "--nats-subject", "a.*"], "a.*"),
+        ([*NATS, "--nats-subject", "a..b"], "a..b"),
+        ([*NATS, "--nats-subject-template", "a.{{symbol}}.>"], "a.{{symbol}}.>"),
+        ([*NATS, "--nats-subject-template", "{{nope}}"], "{{nope}}"),
+        ([*NATS, "--nats-subject-routing", "trade:a b"], "a b"),
+        ([*NATS, "--nats-include-payloads", "nope"], "nope"),
+        ([*NATS, "--nats-mode", "stan"], "stan"),
+        ([*NATS, "--nats-creds", "/no/such.creds"], "/no/such.creds"),
+        ([*NATS, "--nats-max-batch-delay-ms", "99999999"], "99999999"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_flag(arguments: Sequence[str], value: str):
+    flag = [argument for argument in arguments if argument.startswith("--")][-1]
+
+    with pytest.raises(ConfigError) as caught:
+        loaded(*arguments)
+
+    assert caught.value.flag == flag
+    assert value in str(caught.value)
+
+
+def test_an_unknown_property_of_librdkafka_is_refused_in_its_words():
+    with pytest.raises(ConfigError, match=r'--kafka-config.*No such.*"no.such.thing"'):
+        loaded(*KAFKA, "--kafka-config", "no.such.thing=1")
+
+
+def test_two_ways_to_log_in_are_refused():
+    secret = {"TM_NATS_TOKEN": "hush", "TM_NATS_PASS": "hush"}
+
+    with pytest.raises(ConfigError, match=r"--nats-token.*--nats-user") as caught:
+        loaded(*NATS, "--nats-user", "u", environ=secret)
+
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*NATS, "--nats-servers", "nats://u:hush@h:4222"],
+        [*KAFKA, "--kafka-schema-registry-url", "http://u:hush@h:8081"],
+        [*KAFKA, "--kafka-config", "sasl.password=hush"],
+    ],
+)
+def test_a_password_in_the_wrong_place_is_refused_and_not_repeated(arguments: Sequence[str]):
+    with pytest.raises(ConfigError) as caught:
+        loaded(*arguments)
+
+    assert "hush" not in str(caught.value)
+
+
+def test_a_secret_comes_from_a_file_and_is_never_shown(tmp_path: Path):
+    (tmp_path / "password").write_text("hush\n")
+    found = loaded(
+        *(*KAFKA, "--kafka-sasl-mechanism", "PLAIN", "--kafka-sasl-username", "u"),
+        *("--kafka-ssl", "--kafka-config", "ssl.key.password=whisper"),
+        environ={"TM_KAFKA_SASL_PASSWORD_FILE": str(tmp_path / "password")},
+    )
+
+    assert found[KafkaConfig].sasl_password == "hush"
+    assert "hush" not in str(found.redacted())
+    assert "whisper" not in str(found.redacted())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*KAFKA, "--kafka-acks", "1"], "--kafka-acks 1"),
+        ([*KAFKA, "--kafka-acks", "0"], "--kafka-acks 0"),
+        ([*KAFKA, "--no-kafka-idempotent"], "--kafka-idempotent"),
+        ([*NATS, "--nats-mode", "core"], "--nats-mode core"),
+        (
+            [*KAFKA, "--kafka-include-payloads", "trade", "--kafka-topic-routing", "quote:q"],
+            "--kafka-include-payloads leaves out quote",
+        ),
+    ],
+)
+def test_what_weakens_the_promise_warns(arguments: Sequence[str], said: str):
+    [warning] = loaded(*arguments).warnings
+
+    assert said in warning
+
+
+def test_the_defaults_warn_of_nothing():
+    assert loaded(*KAFKA, *NATS).warnings == []
+
+
+@pytest.mark.parametrize("name", ["kafka", "nats"])
+def test_the_flags_of_the_issue_are_there(name: str):
+    flags = {
+        "kafka": "brokers topic topic-routing include-payloads key-template static-headers "
+        "meta-headers-prefix client-id ssl ssl-ca ssl-cert ssl-key sasl-mechanism sasl-username "
+        "sasl-password acks idempotent compression max-batch-size max-batch-delay-ms create config "
+        "schema-registry-url schema-registry-auth-username schema-registry-auth-password "
+        "schema-registry-auto-register",
+        "nats": "servers user pass token creds tls-ca tls-cert tls-key subject subject-routing "
+        "include-payloads subject-template static-headers mode stream create max-batch-size "
+        "max-batch-delay-ms",
+    }
+    known = {option.flag for option, _, _ in loaded().entries()}
+
+    assert {f"--{name}-{flag}" for flag in flags[name].split()} <= known
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"brokers": ["h:1"], "topic": "t", "topicRouting": {"trade": "x"}, "maxBatchSize": 7},
+        {"brokers": "h:1", "topic": "t", "topic_routing": "trade:x", "max_batch_size": 7},
+        KafkaConfig(brokers=("h:1",), topic="t", topic_routing={"trade": "x"}, max_batch_size=7),
+    ],
+)
+def test_settings_may_be_plain_values(settings: Any):
+    config = bus_config("kafka", settings)
+
+    assert config == KafkaConfig(
+        brokers=("h:1",), topic="t", topic_routing={"trade": "x"}, max_batch_size=7
+    )
+
+
+def test_a_plain_password_of_nats_is_called_pass():
+    config = bus_config("nats", {"servers": "h", "subject": "s", "user": "u", "pass": "p"})
+
+    assert isinstance(config, NatsConfig)
+    assert config.pass_ == "p"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("rabbit", {}, "kafka, nats"),
+        ("kafka", {}, "brokers and topic"),
+        ("kafka", NatsConfig(servers=("h",), subject="s"), "KafkaConfig or a dict"),
+        ("kafka", {"brokers": "h:1", "topic": "t", "topik": "x"}, "topik"),
+    ],
+)
+def test_plain_values_that_make_no_bus_are_refused(name: str, settings: Any, said: str):
+    with pytest.raises(ConfigError, match=said):
+        bus_config(name, settings)

@@ -1,0 +1,75 @@
+"""`tardis-machine check`, on real servers."""
+
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.cli.check import main
+from tests.buses.arrivals import topics
+from tests.servers.kafka import KafkaBroker
+from tests.servers.nats import NatsServer
+from tests.servers.tardis_api import TardisApi
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Give the verdict on each part; of several lines about one the last."""
+    said = capsys.readouterr().out.splitlines()
+    return {line.split()[1]: line.split()[0] for line in said}
+
+
+@pytest.mark.kafka
+def test_everything_in_reach(
+    kafka: KafkaBroker, nats: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = main(
+        [
+            *("--sample-data", "--kafka-brokers", kafka.address, "--kafka-topic", "checked"),
+            *("--kafka-create", "--nats-servers", nats.url, "--nats-subject", "checked"),
+            *("--nats-stream", "checked", "--nats-create"),
+            *("--file-path", str(tmp_path / "events.ndjson"), "--console-output", "stderr"),
+        ],
+        {},
+    )
+
+    assert lines(capsys) == dict.fromkeys(
+        ["config", "api", "kafka", "nats", "console", "file"], "ok"
+    )
+    assert code == 0
+    assert "checked" not in topics(kafka.address)
+    assert not (tmp_path / "events.ndjson").exists()
+
+
+def test_one_bus_out_of_reach_does_not_hide_the_others(
+    nats: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = main(
+        [
+            *("--sample-data", "--nats-servers", nats.url, "--nats-subject", "no.stream"),
+            *("--file-path", str(tmp_path / "events.ndjson")),
+        ],
+        {},
+    )
+
+    assert lines(capsys) == {"config": "ok", "api": "ok", "nats": "fail", "file": "ok"}
+    assert code == 1
+
+
+def test_a_bad_setting_is_named(capsys: pytest.CaptureFixture[str]):
+    assert main(["--kafka-topic", "t"], {}) == 1
+    assert "--kafka-brokers" in capsys.readouterr().out
+
+
+def test_the_api_is_reached_with_the_key(tardis_api: TardisApi, capsys: pytest.CaptureFixture[str]):
+    tardis_api.api_key = "right"
+
+    assert main(["--endpoint", tardis_api.endpoint], {"TM_API_KEY": "right"}) == 0
+    assert lines(capsys)["api"] == "ok"
+    assert main(["--endpoint", tardis_api.endpoint], {"TM_API_KEY": "wrong"}) == 1
+    said = capsys.readouterr().out
+    assert "refuses the key" in said
+    assert "wrong" not in said
+
+
+def test_an_api_out_of_reach_fails(capsys: pytest.CaptureFixture[str]):
+    assert main(["--endpoint", "http://127.0.0.1:1"], {}) == 1
+    assert lines(capsys) == {"config": "ok", "api": "fail"}
