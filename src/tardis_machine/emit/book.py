@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from tardis_machine.emit.levels import Pair
-from tardis_machine.emit.numbers import canonical
+from tardis_machine.emit.numbers import Number, canonical
 
 EMPTY_LEVEL: Final = "{}"
 
@@ -15,6 +15,23 @@ Change = tuple[float, str, str]
 
 # Above this many changes at once the first levels are gathered anew instead of patched.
 _MAX_PATCHES: Final = 8
+_CACHE_SIZE: Final = 1 << 14
+
+
+class _Prices(dict[Number, tuple[float, str]]):
+    """By a price as it was found: its key, and the text of a level up to its amount."""
+
+    __slots__ = ("_sign",)
+
+    def __init__(self, sign: int) -> None:
+        self._sign = sign
+
+    def __missing__(self, price: Number) -> tuple[float, str]:
+        text = canonical[price]
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        known = self[price] = (self._sign * float(text), f'{{"price":{text},"amount":')
+        return known
 
 
 class Side:
@@ -29,6 +46,7 @@ class Side:
         "depth",
         "grouped",
         "keys",
+        "prices",
         "sign",
         "sizes",
         "texts",
@@ -38,6 +56,7 @@ class Side:
 
     def __init__(self, sign: int, depth: int, *, grouped: bool) -> None:
         self.sign = sign
+        self.prices = _Prices(sign)
         self.depth = depth
         self.keys: list[float] = []
         self.texts: dict[float, str] = {}
@@ -52,14 +71,14 @@ class Side:
 
     def parse(self, levels: Sequence[Pair]) -> tuple[list[Change], str]:
         """Read levels, and write them as JSON for the message that brought them."""
-        sign = self.sign
+        prices = self.prices
         changes: list[Change] = []
         written = ""
         for price, amount in levels:
-            price_text = canonical[price]
+            key, head = prices[price]
             amount_text = canonical[amount]
-            text = f'{{"price":{price_text},"amount":{amount_text}}}'
-            changes.append((sign * float(price_text), amount_text, text))
+            text = f"{head}{amount_text}}}"
+            changes.append((key, amount_text, text))
             written += "," + text
         return changes, written[1:]
 

@@ -10,8 +10,8 @@ _MAX_SECOND: Final = 253_402_300_799  # the end of the year 9999
 _CACHE_SIZE: Final = 4096
 _ISO_LENGTHS: Final = (24, 27)
 # "000Z" to "999Z": how a time of three digits ends, and back.
-_ENDS: Final = tuple(f"{ms:03d}Z" for ms in range(1000))
-_END_MS: Final = {end: ms for ms, end in enumerate(_ENDS)}
+ENDS: Final = tuple(f"{ms:03d}Z" for ms in range(1000))
+END_MS: Final = {end: ms for ms, end in enumerate(ENDS)}
 
 
 class _Seconds(dict[int, str]):
@@ -42,30 +42,30 @@ class _Milliseconds(dict[str, int]):
         return ms
 
 
-_seconds: Final = _Seconds()
-_milliseconds: Final = _Milliseconds()
+SECONDS: Final = _Seconds()
+SECOND_MS: Final = _Milliseconds()
 
 
 def iso_ms(ms: int) -> str:
     """ISO text with three fractional digits."""
     if ms <= 0:
         raise ValueError(f"not a time in milliseconds since 1970: {ms}")
-    return _seconds[ms // 1000] + _ENDS[ms % 1000]
+    return SECONDS[ms // 1000] + ENDS[ms % 1000]
 
 
 def iso_us(us: int) -> str:
     """ISO text with six fractional digits."""
     if us <= 0:
         raise ValueError(f"not a time in microseconds since 1970: {us}")
-    return f"{_seconds[us // 1_000_000]}{us % 1_000_000:06d}Z"
+    return f"{SECONDS[us // 1_000_000]}{us % 1_000_000:06d}Z"
 
 
 def ms_of(iso: str) -> int:
     """Epoch milliseconds of ISO text with Z, cut like a JavaScript Date."""
-    ms = _END_MS.get(iso[20:])
+    ms = END_MS.get(iso[20:])
     if ms is None:
         ms = _fraction_ms(iso)
-    return _milliseconds[iso[:20]] + ms
+    return SECOND_MS[iso[:20]] + ms
 
 
 def us_of(iso: str) -> int:
@@ -78,7 +78,7 @@ def text_of(time: Time) -> str:
     """Print a time; text is checked, since it may come straight from an exchange."""
     if isinstance(time, int):
         return iso_ms(time)
-    if time[:20] not in _milliseconds or time[20:] not in _END_MS:
+    if time[:20] not in SECOND_MS or time[20:] not in END_MS:
         ms_of(time)
     return time
 
