@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 # A step is meant to take this long, so that others on the same event loop get their turn.
 _STEP_S: Final = 0.002
 _MAX_LINES: Final = 1024
-_FIRST_LINES: Final = 64
+# A replay begins with book snapshots, each worth hundreds of ordinary lines.
+_FIRST_LINES: Final = 1
 _RAW_LINES: Final = 1024
 _LINE_END: Final = b'}\n{"localTimestamp":"'
 _MESSAGE: Final = b'Z","message":'
