@@ -15,14 +15,14 @@ class NatsServer(ServerProcess):
     def __init__(self, folder: Path, settings: str = "") -> None:
         [self.port] = free_ports(1)
         folder.mkdir(parents=True, exist_ok=True)
-        configuration = folder / "nats.conf"
-        configuration.write_text(
+        self.configuration = folder / "nats.conf"
+        self.configuration.write_text(
             f'listen: "127.0.0.1:{self.port}"\n'
             f'jetstream {{ store_dir: "{folder / "data"}" }}\n'
             f"{settings}\n"
         )
         super().__init__(
-            [nats_server(), "-c", configuration], port=self.port, log=folder / "nats.log"
+            [nats_server(), "-c", self.configuration], port=self.port, log=folder / "nats.log"
         )
 
     @property
