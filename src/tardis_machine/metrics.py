@@ -38,8 +38,8 @@ class Metrics:
         )
         self.malformed = Counter(
             "tardis_machine_malformed_lines",
-            "Lines of history that could not be normalized and were skipped.",
-            ("exchange",),
+            "Lines of history that could not be used and were left out.",
+            ("route",),
             registry=self.registry,
         )
 

@@ -60,6 +60,9 @@ class Journal(Protocol):
 class Replay(Protocol):
     """What both kinds of replay have in common."""
 
+    @property
+    def malformed(self) -> int: ...
+
     def pending(self) -> "concurrent.futures.Future[object] | None": ...
 
     def close(self) -> None: ...

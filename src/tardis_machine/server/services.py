@@ -95,6 +95,7 @@ class Services:
         finally:
             self._running.discard(task)
             replay.close()
+            self.metrics.malformed.labels(route).inc(replay.malformed)
             self.metrics.active.labels(route).dec()
             self.metrics.responses.labels(route, outcome).inc()
 

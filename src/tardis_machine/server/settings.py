@@ -1,7 +1,6 @@
 """The server's own settings, and those of the history it reads."""
 
 import ipaddress
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,9 +63,10 @@ class HistoryConfig(Section, title="History"):
     endpoint: str = setting(
         "https://api.tardis.dev/v1", help="base URL of the historical API", metavar="URL"
     )
-    cache_dir: Path = setting(
-        Path(tempfile.gettempdir()) / ".tardis-cache",
-        help="where slices are cached, in the official clients' layout",
+    cache_dir: Path | None = setting(
+        None,
+        help="where slices are cached, in the official clients' layout; without it .tardis-cache "
+        "among the system's temporary files",
         metavar="DIR",
     )
     cache_max_bytes: int | None = setting(
