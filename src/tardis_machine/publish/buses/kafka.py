@@ -9,7 +9,7 @@ each partition, and sending it again in order keeps the order.
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -285,6 +285,9 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         self._frames: Mapping[str, bytes] = {}
         self._sizes: Mapping[str, int] = {}
         self._trouble: str | None = None
+        # Made once: as many new callbacks per batch would keep the garbage collector busy.
+        self._refused: dict[int, Any] = {}
+        self._reports: list[Callable[[Any, object], None]] = []
 
     def connect(self) -> None:
         """Find the topics and their limits, and start a producer fit for them."""
@@ -385,7 +388,9 @@ class KafkaEventBus(EventBus[KafkaConfig]):
 
         What is too large for its topic never gets that far: it goes to `failures` at once.
         """
-        refused: dict[int, Any] = {}
+        refused, reports = self._refused, self._reports
+        refused.clear()
+        reports += [partial(_note, refused, index) for index in range(len(reports), len(records))]
         for place, index in enumerate(indices):
             record = records[index]
             value = record.value
@@ -397,7 +402,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
                 failures[index] = self._rejected(record, size)
                 continue
             try:
-                if not self._enqueue(record, value, partial(_note, refused, index), deadline):
+                if not self._enqueue(record, value, reports[index], deadline):
                     failures.update(self._held_back(records, indices[place:]))
                     break
             except self._client.KafkaException as error:
@@ -406,10 +411,15 @@ class KafkaEventBus(EventBus[KafkaConfig]):
                     continue
                 refused.update(dict.fromkeys(indices[place:], error.args[0]))
                 break
-        if not self._wait(deadline):
-            self._producer.purge()
-            self._wait(time.monotonic() + _PURGE_TIMEOUT_S)
-        return refused
+        if self._wait(deadline):
+            return dict(refused)
+        self._producer.purge()
+        if not self._wait(time.monotonic() + _PURGE_TIMEOUT_S):
+            # Nobody knows what became of these: twice is allowed, lost is not.
+            unknown = self._client.KafkaError(self._client.KafkaError._TIMED_OUT)  # noqa: SLF001
+            self._refused, self._reports = {}, []
+            return {index: unknown for index in indices if index not in failures}
+        return dict(refused)
 
     def _wait(self, deadline: float) -> bool:
         """Wait until nothing is in flight any more; False: out of time."""
