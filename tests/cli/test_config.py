@@ -25,6 +25,14 @@ def test_values_and_origins(run: Run, tmp_path: Path) -> None:
     assert "s3cret" not in done.stdout
 
 
+def test_a_file_may_configure_the_lake_as_well(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tm.toml"
+    file.write_text('to_tables = "/data/lake"\nport = 9000\n')
+    done = run("config", "--set", "--config", str(file))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Server:", "port", "9000", str(file), "port"]
+
+
 def test_only_what_is_set(run: Run) -> None:
     done = run("config", "--set", "--strict", TM_AUTH_TOKEN="s3cret")
     lines = [line.split() for line in done.stdout.splitlines()]

@@ -24,10 +24,40 @@ Examples:
   tardis-machine config --json | jq .cache_dir"""
 
 
+_PAGE: Final = """\
+# Configuration
+
+A value comes from a flag, else from the environment, else from the TOML file that `--config` (or
+`TM_CONFIG`) names, else it is the default. `tardis-machine config` prints what is in force and
+where each value came from. A secret may also come from a file: its variable with `_FILE`.
+Generated from the settings themselves (`make docs`).
+
+"""
+
+
+def page() -> str:
+    """The page that documents every setting of the server."""
+    return _PAGE + describe(sections())
+
+
 def sections() -> tuple[type[Section], ...]:
     """Every section of the server's configuration, in the order they are shown."""
     buses = (bus.config_type for bus in BUSES.values())
     return (ServerConfig, HistoryConfig, PublishConfig, JournalConfig, *buses)
+
+
+def others() -> tuple[type[Section], ...]:
+    """Give the sections of the lake's commands: one file may configure them as well."""
+    from tardis_machine.lake import config as lake  # noqa: PLC0415 - what only a file needs
+
+    return (
+        lake.SparkConfig,
+        lake.BackfillConfig,
+        lake.StreamConfig,
+        lake.SilverConfig,
+        lake.ShowConfig,
+        lake.MaintainConfig,
+    )
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -36,9 +66,17 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     chosen = own.intersection(arguments)
     rest = [argument for argument in arguments if argument not in own]
     if "--markdown" in chosen:
-        print(describe(sections()), end="")
+        print(page(), end="")
         return 0
-    loaded = load(sections(), rest, environ, prog=_PROG, description=_DESCRIPTION, epilog=_EPILOG)
+    loaded = load(
+        sections(),
+        rest,
+        environ,
+        prog=_PROG,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        also=others(),
+    )
     if "--json" in chosen:
         shown = {
             key: entry

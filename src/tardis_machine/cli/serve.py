@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from tardis_machine import log as logs
-from tardis_machine.cli.config import sections
+from tardis_machine.cli.config import others, sections
 from tardis_machine.config import Loaded, load
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         environ,
         description=_DESCRIPTION,
         epilog=_EPILOG,
+        also=others(),
     )
     config = loaded[ServerConfig]
     logs.configure(config.log_format, debug=config.debug)
