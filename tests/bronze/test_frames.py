@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import DecodeError
 from tardis_machine.bronze.frames import MAX_LENGTH, frame, read_frames
-from tardis_machine.bronze.levels import varint
+from tardis_machine.bronze.varints import varint
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 50))

@@ -3,10 +3,12 @@
 import re
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_hexdigest
 
+from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tardis_machine.bronze.ids import identity
 from tests.bronze.test_encoder import BAR, QUOTE, TRADE
@@ -21,15 +23,31 @@ def test_an_id_is_stable_for_ever() -> None:
     """These are in tables: a change of what goes in would make every event a new one."""
     trade = b"6:bitmex,6:XBTUSD,5:trade,0:,2024-03-01T00:00:00.123456Z"
     bar = b"6:bitmex,6:XBTUSD,8:tradeBar,16:trade_bar_0.5vol,2024-03-01T00:00:01.123456Z"
-    values = b"1 2 1 2 3 1 2 1.5 2"
-    times = b" 2024-03-01T00:00:00.123000Z 2024-03-01T00:00:01.123000Z 2024-03-01T00:00:02.000000Z"
     quote = b"6:bitmex,6:XBTUSD,5:quote,5:quote,2024-03-01T00:00:00.123456Z"
-    levels = b"2024-03-01T00:00:00.123000Z\x12\x06\x0a\x011\x12\x012\x1a\x00"
+    opened, closed, ended = (
+        Timestamp(seconds=1_709_251_200 + second, nanos=nanos)
+        for second, nanos in ((0, 123_000_000), (1, 123_000_000), (2, 0))
+    )
+    bar_content = pb.TradeBar(
+        open_str="1",
+        high_str="2",
+        low_str="1",
+        close_str="2",
+        volume_str="3",
+        trade_count=2,
+        event_ts=opened,
+        end_ts=closed,
+        buy_volume_str="1",
+        sell_volume_str="2",
+        vwap_str="1.5",
+        bar_ts=ended,
+    )
+    quote_content = pb.Quote(bid_price_str="1", bid_qty_str="2", event_ts=opened)
     assert ids(TRADE, TRADE, BAR, QUOTE) == [
         xxh3_128_hexdigest(trade),
         xxh3_128_hexdigest(trade + b"#1"),
-        xxh3_128_hexdigest(bar + values + times),
-        xxh3_128_hexdigest(quote + levels),
+        xxh3_128_hexdigest(bar + bar_content.SerializeToString()),
+        xxh3_128_hexdigest(quote + quote_content.SerializeToString()),
     ]
     assert ids(TRADE) == ["c0579b0b7dbf0f5e0c571c9e12d01d6d"]
 

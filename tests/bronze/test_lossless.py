@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze, messages
 from tardis_machine.bronze import Context, Encoder, Event, Origin
-from tests.messages.documents import KEYS, Document, documents, javascript, numbers
+from tests.messages.documents import KEYS, Document, documents, javascript
 
 CONTEXT = Context(producer_id="here", origin=Origin.REPLAY, ingest_us=1_709_251_200_000_001)
 
@@ -94,22 +94,10 @@ def test_decimals_are_plain(document: Document) -> None:
         assert not text.startswith(("00", "-00"))
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1))
-def test_hand_written_levels_are_what_protobuf_writes(pairs: list[tuple[float, float]]) -> None:
-    document = {
-        "type": "book_change",
-        "symbol": "s",
-        "exchange": "e",
-        "isSnapshot": True,
-        "bids": [{"price": price, "amount": amount} for price, amount in pairs],
-        "asks": [],
-        "timestamp": "2024-03-01T00:00:00.000Z",
-        "localTimestamp": "2024-03-01T00:00:00.000000Z",
-    }
+@given(documents())
+def test_the_bytes_are_those_that_protobuf_writes(document: Document) -> None:
+    """Each field once, none that is empty, every length as short as can be."""
     (event,) = Encoder(CONTEXT).encode_lines(ndjson_of(document))
     assert isinstance(event, Event)
-    parsed = pb.NormalizedEvent.FromString(event.value)
-    assert [
-        (float(level.price_str), float(level.qty_str)) for level in parsed.book_change.bids
-    ] == pairs
-    assert len(parsed.SerializeToString()) == len(event.value)
+    rewritten = pb.NormalizedEvent.FromString(event.value).SerializeToString()
+    assert len(rewritten) == len(event.value)

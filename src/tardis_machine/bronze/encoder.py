@@ -11,9 +11,11 @@ from tardis_machine import messages
 from tardis_machine.bronze import wire
 from tardis_machine.bronze.context import Context
 from tardis_machine.bronze.errors import EncodeError
+from tardis_machine.bronze.fields import Heads, count, number_tag, tag
 from tardis_machine.bronze.ids import EventIds, identity
-from tardis_machine.bronze.payloads import WRITERS, Writer, six_digits
-from tardis_machine.bronze.times import parse
+from tardis_machine.bronze.payloads import PAYLOADS
+from tardis_machine.bronze.times import stamp
+from tardis_machine.bronze.varints import varint
 from tardis_machine.messages import CASES, Message, MessageError, explain, snapshot_case
 
 
@@ -134,6 +136,8 @@ def _series_of(message: Any) -> _Series:
 
 
 _Key = tuple[object, ...]
+_Known = tuple[str, str, str, str, bytes, bytes, Heads, Callable[[Any], tuple[bytes, bytes]]]
+"""A series with the bytes its envelopes begin with, and its payload, all at hand."""
 
 _KEYS: Final[dict[type[Any], Callable[[Any], _Key]]] = {
     wire.TYPES["BookSnapshot"]: lambda message: (
@@ -155,53 +159,43 @@ _KEYS: Final[dict[type[Any], Callable[[Any], _Key]]] = {
 """What makes a series, where it is not just type, exchange and symbol."""
 
 
-_Known = tuple[str, str, str, str, bytes, bytes, Writer, pb.NormalizedEvent]
-
-
 class _Batch:
-    """One batch's messages and their ids.
+    """One batch's messages and their ids."""
 
-    Writers reuse their Protobuf messages, but only within a batch: upb keeps every text that was
-    ever assigned to a message until the message itself is dropped.
-    """
-
-    __slots__ = ("_known", "_next_id", "_series", "_shared", "_writers")
+    __slots__ = ("_known", "_next_id", "_series", "_shared")
 
     def __init__(self, shared: bytes, series: dict[_Key, _Series]) -> None:
         self._shared = shared
         self._series = series
         self._known: dict[_Key, _Known] = {}
-        self._writers: dict[str, Writer] = {}
         self._next_id = EventIds().next
 
     def encode(self, message: Any, position: int) -> Event:
         kind = type(message)
         key = _KEYS[kind](message) if kind in _KEYS else (kind, message.exchange, message.symbol)
         known = self._known.get(key) or self._meet(key, message)
-        exchange, symbol, case, data_type, identity, head, writer, event = known
-        content = writer.fill(message)
+        exchange, symbol, case, data_type, identity, shared, heads, write = known
+        payload, content = write(message)
         local = message.local_timestamp
-        seconds, nanos, precision = parse(local)
-        local_ts = writer.local_ts
-        if seconds != writer.local_seconds:
-            local_ts.seconds = writer.local_seconds = seconds
-        local_ts.nanos = nanos
-        if precision is not writer.local_precision:
-            event.local_ts_precision = writer.local_precision = precision
+        local_us, timestamp, has_zeros = stamp(local)
         if len(local) != 27:
-            local = six_digits(local)
-        event.event_id = event_id = self._next_id(identity + local.encode() + content)
-        event.position = position
-        return Event(
-            head + writer.serialize() + writer.tail,
-            case,
-            exchange,
-            symbol,
-            data_type,
-            event_id,
-            seconds * 1_000_000 + nanos // 1000,
-            position,
+            local = f"{local[:-1]}000Z"
+        event_id = self._next_id(identity + local.encode() + content)
+        value = b"".join(
+            (
+                shared,
+                _LOCAL_TIME[len(timestamp)],
+                timestamp,
+                _LOCAL_TIME_SIX_DIGITS if has_zeros else b"",
+                _EVENT_ID,
+                event_id.encode(),
+                _POSITION,
+                varint(position),
+                heads[len(payload)],
+                payload,
+            )
         )
+        return Event(value, case, exchange, symbol, data_type, event_id, local_us, position)
 
     def _meet(self, key: _Key, message: Any) -> _Known:
         series = self._series.get(key)
@@ -210,13 +204,18 @@ class _Batch:
                 self._series.clear()
             series = self._series[key] = _series_of(message)
         exchange, symbol, case, data_type, identity, envelope = series
-        writer = self._writers.get(case)
-        if writer is None:
-            writer = self._writers[case] = WRITERS[case]()
-        head = self._shared + envelope
-        known = (exchange, symbol, case, data_type, identity, head, writer, writer.event)
+        shared = self._shared + envelope
+        known = (exchange, symbol, case, data_type, identity, shared, *PAYLOADS[case])
         self._known[key] = known
         return known
+
+
+_LOCAL_TIME: Final = Heads(pb.NormalizedEvent.LOCAL_TS_FIELD_NUMBER)
+_LOCAL_TIME_SIX_DIGITS: Final = count(
+    pb.NormalizedEvent.LOCAL_TS_PRECISION_FIELD_NUMBER, pb.TIME_PRECISION_MICROSECONDS
+)
+_EVENT_ID: Final = tag(pb.NormalizedEvent.EVENT_ID_FIELD_NUMBER) + varint(32)
+_POSITION: Final = number_tag(pb.NormalizedEvent.POSITION_FIELD_NUMBER)
 
 
 def _encode_line(batch: _Batch, line: bytes, position: int) -> Event | Rejected:
@@ -255,7 +254,7 @@ def _unfit(message: Any) -> EncodeError:
     """Find what the fast path only stumbled over."""
     for field, text in wire.times(message):
         try:
-            parse(text)
+            stamp(text)
         except _UNFIT:
             reason = f"{text[:40]!r} is not a time since 1970 such as 2024-03-01T00:00:00.123456Z"
             return _error(reason, field, message)

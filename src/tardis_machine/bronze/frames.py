@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tardis_machine.bronze.errors import DecodeError
-from tardis_machine.bronze.levels import varint
+from tardis_machine.bronze.varints import varint
 
 MAX_LENGTH: Final = 64 * 1024 * 1024
 """A longer envelope is taken for a stream of something else."""

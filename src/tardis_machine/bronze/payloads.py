@@ -1,388 +1,420 @@
-"""Writers, one for each payload: they fill a Protobuf message from a wire message."""
+"""Payloads: for each, what writes it from a wire message."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, Final, NamedTuple
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec import UNSET
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.decimals import DECIMALS
-from tardis_machine.bronze.levels import LevelList, tag, varint
-from tardis_machine.bronze.times import BY_VALUE, parse
+from tardis_machine.bronze.fields import (
+    DecimalField,
+    Heads,
+    LevelsField,
+    TextField,
+    TimeField,
+    choices,
+    count,
+)
 
-_SIDES: Final = {"buy": pb.SIDE_BUY, "sell": pb.SIDE_SELL, "unknown": pb.SIDE_UNSPECIFIED}
-_OPTION_TYPES: Final = {"put": pb.OPTION_TYPE_PUT, "call": pb.OPTION_TYPE_CALL}
-_BAR_KINDS: Final = {
-    "time": pb.BAR_KIND_TIME,
-    "tick": pb.BAR_KIND_TICK,
-    "volume": pb.BAR_KIND_VOLUME,
-}
+_Written = tuple[bytes, bytes]
+"""A payload, and its content as far as that belongs into the event's id: of computed messages."""
+
+_Write = Callable[[Any], _Written]
+
 _MAX_UINT32: Final = 2**32 - 1
 _MAX_UINT64: Final = 2**64 - 1
+_SIDES: Final = {"buy": pb.SIDE_BUY, "sell": pb.SIDE_SELL, "unknown": pb.SIDE_UNSPECIFIED}
 
 
-class Writer:
-    """Fills one event again and again; a field that is not assigned anew is cleared."""
-
-    tail: bytes = b""
-    """What follows the serialized event: the payload, where that is not part of it."""
-
-    def __init__(self) -> None:
-        self.event = pb.NormalizedEvent()
-        # upb looks a method up among its fields first, which takes half as long as serializing
-        self.serialize = self.event.SerializeToString
-        self.local_ts = self.event.local_ts
-        self.local_seconds = 0
-        self.local_precision = BY_VALUE
-
-    def fill(self, message: Any) -> bytes:
-        """Take the message over; return its content if that belongs into the event's id.
-
-        Raises KeyError or ValueError for what no envelope can hold.
-        """
-        raise NotImplementedError
+def _trade() -> _Write:
+    return _execution(
+        id_field=TextField(pb.Trade.TRADE_ID_FIELD_NUMBER),
+        id_is_number=count(pb.Trade.TRADE_ID_IS_NUMBER_FIELD_NUMBER, 1),
+        price_field=DecimalField(pb.Trade.PRICE_STR_FIELD_NUMBER),
+        amount_field=DecimalField(pb.Trade.QTY_STR_FIELD_NUMBER),
+        side_field=choices(pb.Trade.SIDE_FIELD_NUMBER, _SIDES),
+        time_field=TimeField(
+            pb.Trade.EVENT_TS_FIELD_NUMBER, pb.Trade.EVENT_TS_PRECISION_FIELD_NUMBER
+        ),
+    )
 
 
-class _TradeWriter(Writer):
-    """The payload most published: what is as it was is not assigned again."""
+def _liquidation() -> _Write:
+    return _execution(
+        id_field=TextField(pb.Liquidation.ORDER_ID_FIELD_NUMBER),
+        id_is_number=count(pb.Liquidation.ORDER_ID_IS_NUMBER_FIELD_NUMBER, 1),
+        price_field=DecimalField(pb.Liquidation.PRICE_STR_FIELD_NUMBER),
+        amount_field=DecimalField(pb.Liquidation.QTY_STR_FIELD_NUMBER),
+        side_field=choices(pb.Liquidation.SIDE_FIELD_NUMBER, _SIDES),
+        time_field=TimeField(
+            pb.Liquidation.EVENT_TS_FIELD_NUMBER, pb.Liquidation.EVENT_TS_PRECISION_FIELD_NUMBER
+        ),
+    )
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._payload = self.event.trade
-        self._event_ts = self._payload.event_ts
-        self._seconds = 0
-        self._precision = BY_VALUE
-        self._side = "unknown"
-        self._has_text_id = True
 
-    def fill(self, message: Any) -> bytes:
-        payload, event_ts = self._payload, self._event_ts
+def _execution(
+    *,
+    id_field: TextField,
+    id_is_number: bytes,
+    price_field: DecimalField,
+    amount_field: DecimalField,
+    side_field: dict[str, bytes],
+    time_field: TimeField,
+) -> _Write:
+    """Trades and liquidations differ in nothing but the numbers of their fields."""
+    id_heads = id_field.heads
+
+    def write(message: Any) -> _Written:
         trade_id = message.id
-        if trade_id.__class__ is str and self._has_text_id:
-            payload.trade_id = trade_id
+        if trade_id.__class__ is str:
+            trade_id = trade_id.encode()
+            written_id = id_heads[len(trade_id)] + trade_id
+        elif trade_id is UNSET:
+            written_id = b""
         else:
-            self._put_id(trade_id)
-        payload.price_str = DECIMALS[message.price]
-        payload.qty_str = DECIMALS[message.amount]
-        side = message.side
-        if side != self._side:
-            payload.side = _SIDES[side]
-            self._side = side
-        seconds, event_ts.nanos, precision = parse(message.timestamp)
-        if seconds != self._seconds:
-            event_ts.seconds = self._seconds = seconds
-        if precision is not self._precision:
-            payload.event_ts_precision = self._precision = precision
-        return b""
-
-    def _put_id(self, trade_id: Any) -> None:
-        is_text = isinstance(trade_id, str)
-        if trade_id is UNSET:
-            self._payload.ClearField("trade_id")
-        else:
-            self._payload.trade_id = trade_id if is_text else DECIMALS[trade_id]
-        self._payload.trade_id_is_number = not is_text and trade_id is not UNSET
-        self._has_text_id = is_text
-
-
-class _LiquidationWriter(Writer):
-    def __init__(self) -> None:
-        super().__init__()
-        self._payload = self.event.liquidation
-        self._event_ts = self._payload.event_ts
-
-    def fill(self, message: Any) -> bytes:
-        payload, event_ts = self._payload, self._event_ts
-        order_id = message.id
-        if order_id is UNSET:
-            payload.ClearField("order_id")
-            payload.order_id_is_number = False
-        else:
-            is_text = isinstance(order_id, str)
-            payload.order_id = order_id if is_text else DECIMALS[order_id]
-            payload.order_id_is_number = not is_text
-        payload.price_str = DECIMALS[message.price]
-        payload.qty_str = DECIMALS[message.amount]
-        payload.side = _SIDES[message.side]
-        event_ts.seconds, event_ts.nanos, payload.event_ts_precision = parse(message.timestamp)
-        return b""
-
-
-class _BookTickerWriter(Writer):
-    def __init__(self) -> None:
-        super().__init__()
-        self._payload = self.event.book_ticker
-        self._event_ts = self._payload.event_ts
-
-    def fill(self, message: Any) -> bytes:
-        payload, event_ts = self._payload, self._event_ts
-        if message.bid_price is UNSET:
-            payload.ClearField("best_bid_price_str")
-        else:
-            payload.best_bid_price_str = DECIMALS[message.bid_price]
-        if message.bid_amount is UNSET:
-            payload.ClearField("best_bid_qty_str")
-        else:
-            payload.best_bid_qty_str = DECIMALS[message.bid_amount]
-        if message.ask_price is UNSET:
-            payload.ClearField("best_ask_price_str")
-        else:
-            payload.best_ask_price_str = DECIMALS[message.ask_price]
-        if message.ask_amount is UNSET:
-            payload.ClearField("best_ask_qty_str")
-        else:
-            payload.best_ask_qty_str = DECIMALS[message.ask_amount]
-        event_ts.seconds, event_ts.nanos, payload.event_ts_precision = parse(message.timestamp)
-        return b""
-
-
-class _DerivativeTickerWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.derivative_ticker
-        payload.Clear()
-        if (number := message.mark_price) is not UNSET:
-            payload.mark_price_str = DECIMALS[number]
-        if (number := message.index_price) is not UNSET:
-            payload.index_price_str = DECIMALS[number]
-        if (number := message.funding_rate) is not UNSET:
-            payload.funding_rate_str = DECIMALS[number]
-        if (number := message.last_price) is not UNSET:
-            payload.last_price_str = DECIMALS[number]
-        if (number := message.open_interest) is not UNSET:
-            payload.open_interest_str = DECIMALS[number]
-        if (number := message.predicted_funding_rate) is not UNSET:
-            payload.predicted_funding_rate_str = DECIMALS[number]
-        if (time := message.funding_timestamp) is not UNSET:
-            payload.funding_ts_precision = _put(payload.funding_ts, time)
-        payload.event_ts_precision = _put(payload.event_ts, message.timestamp)
-        return b""
-
-
-class _OptionSummaryWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.option_summary
-        payload.Clear()
-        payload.option_type = _OPTION_TYPES[message.option_type]
-        payload.strike_price_str = DECIMALS[message.strike_price]
-        payload.expiration_ts_precision = _put(payload.expiration_ts, message.expiration_date)
-        if (number := message.best_bid_price) is not UNSET:
-            payload.best_bid_price_str = DECIMALS[number]
-        if (number := message.best_bid_amount) is not UNSET:
-            payload.best_bid_qty_str = DECIMALS[number]
-        if (number := message.best_bid_iv) is not UNSET:
-            payload.best_bid_iv_str = DECIMALS[number]
-        if (number := message.best_ask_price) is not UNSET:
-            payload.best_ask_price_str = DECIMALS[number]
-        if (number := message.best_ask_amount) is not UNSET:
-            payload.best_ask_qty_str = DECIMALS[number]
-        if (number := message.best_ask_iv) is not UNSET:
-            payload.best_ask_iv_str = DECIMALS[number]
-        if (number := message.last_price) is not UNSET:
-            payload.last_price_str = DECIMALS[number]
-        if (number := message.open_interest) is not UNSET:
-            payload.oi_str = DECIMALS[number]
-        if (number := message.mark_price) is not UNSET:
-            payload.mark_price_str = DECIMALS[number]
-        if (number := message.mark_iv) is not UNSET:
-            payload.iv_str = DECIMALS[number]
-        if (number := message.delta) is not UNSET:
-            payload.delta_str = DECIMALS[number]
-        if (number := message.gamma) is not UNSET:
-            payload.gamma_str = DECIMALS[number]
-        if (number := message.vega) is not UNSET:
-            payload.vega_str = DECIMALS[number]
-        if (number := message.theta) is not UNSET:
-            payload.theta_str = DECIMALS[number]
-        if (number := message.rho) is not UNSET:
-            payload.rho_str = DECIMALS[number]
-        if (number := message.underlying_price) is not UNSET:
-            payload.underlying_price_str = DECIMALS[number]
-        if (index := message.underlying_index) is not UNSET:
-            payload.underlying_index = index
-        payload.event_ts_precision = _put(payload.event_ts, message.timestamp)
-        return b""
-
-
-class _TradeBarWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.trade_bar
-        payload.Clear()
-        interval = message.interval
-        payload.kind = _BAR_KINDS[message.kind]
-        payload.interval_str = DECIMALS[interval]
-        payload.interval = _whole(interval, _MAX_UINT64)
-        if message.kind == "time":
-            payload.interval_ms = _whole(interval, _MAX_UINT32)
-        payload.name = message.name
-        values = (
-            DECIMALS[message.open],
-            DECIMALS[message.high],
-            DECIMALS[message.low],
-            DECIMALS[message.close],
-            DECIMALS[message.volume],
-            DECIMALS[message.buy_volume],
-            DECIMALS[message.sell_volume],
-            DECIMALS[message.vwap],
-        )
-        (
-            payload.open_str,
-            payload.high_str,
-            payload.low_str,
-            payload.close_str,
-            payload.volume_str,
-            payload.buy_volume_str,
-            payload.sell_volume_str,
-            payload.vwap_str,
-        ) = values
-        payload.trade_count = message.trades
-        payload.event_ts_precision = _put(payload.event_ts, message.open_timestamp)
-        payload.end_ts_precision = _put(payload.end_ts, message.close_timestamp)
-        payload.bar_ts_precision = _put(payload.bar_ts, message.timestamp)
-        times = (message.open_timestamp, message.close_timestamp, message.timestamp)
-        return " ".join((*values, str(message.trades), *map(six_digits, times))).encode()
-
-
-class _BookChangeWriter(Writer):
-    def __init__(self) -> None:
-        super().__init__()
-        self._payload = pb.BookChange()
-        self._event_ts = self._payload.event_ts
-        self._serialize = self._payload.SerializeToString
-
-    def fill(self, message: Any) -> bytes:
-        payload, event_ts = self._payload, self._event_ts
-        payload.is_snapshot = message.is_snapshot
-        event_ts.seconds, event_ts.nanos, payload.event_ts_precision = parse(message.timestamp)
+            written_id = id_field.write(DECIMALS[trade_id]) + id_is_number
         body = (
-            self._serialize() + _CHANGE_BIDS.write(message.bids) + _CHANGE_ASKS.write(message.asks)
+            written_id
+            + price_field[message.price]
+            + amount_field[message.amount]
+            + side_field[message.side]
+            + time_field.write(message.timestamp)
         )
-        self.tail = _CHANGE_TAG + varint(len(body)) + body
-        return b""
+        return body, b""
+
+    return write
 
 
-class _SnapshotWriter(Writer):
-    """Snapshots and grouped ones, which differ in nothing but the grouping."""
+def _book_change() -> _Write:
+    is_snapshot = count(pb.BookChange.IS_SNAPSHOT_FIELD_NUMBER, 1)
+    bids_field = LevelsField(pb.BookChange.BIDS_FIELD_NUMBER)
+    asks_field = LevelsField(pb.BookChange.ASKS_FIELD_NUMBER)
+    time_field = TimeField(
+        pb.BookChange.EVENT_TS_FIELD_NUMBER, pb.BookChange.EVENT_TS_PRECISION_FIELD_NUMBER
+    )
 
-    _message: ClassVar[type[pb.BookSnapshot] | type[pb.GroupedBookSnapshot]]
-    _tag: ClassVar[bytes]
+    def write(message: Any) -> _Written:
+        body = (
+            time_field.write(message.timestamp)
+            + (is_snapshot if message.is_snapshot else b"")
+            + bids_field.write(message.bids)
+            + asks_field.write(message.asks)
+        )
+        return body, b""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._payload: Any = self._message(remove_crossed_levels=True)
-        self._event_ts: Timestamp = self._payload.event_ts
-        self._serialize: Callable[[], bytes] = self._payload.SerializeToString
-
-    def fill(self, message: Any) -> bytes:
-        payload, event_ts = self._payload, self._event_ts
-        payload.depth = message.depth
-        payload.name = message.name
-        payload.interval_str = DECIMALS[message.interval]
-        payload.interval_ms = _whole(message.interval, _MAX_UINT32)
-        event_ts.seconds, event_ts.nanos, payload.event_ts_precision = parse(message.timestamp)
-        bids, asks = _SNAPSHOT_BIDS.write(message.bids), _SNAPSHOT_ASKS.write(message.asks)
-        body = self._serialize() + bids + asks
-        self.tail = self._tag + varint(len(body)) + body
-        return six_digits(message.timestamp).encode() + bids + asks
+    return write
 
 
-class _BookSnapshotWriter(_SnapshotWriter):
-    _message = pb.BookSnapshot
-    _tag = tag(pb.NormalizedEvent.BOOK_SNAPSHOT_FIELD_NUMBER)
+def _book_ticker() -> _Write:
+    bid_price_field = DecimalField(pb.BookTicker.BEST_BID_PRICE_STR_FIELD_NUMBER)
+    bid_amount_field = DecimalField(pb.BookTicker.BEST_BID_QTY_STR_FIELD_NUMBER)
+    ask_price_field = DecimalField(pb.BookTicker.BEST_ASK_PRICE_STR_FIELD_NUMBER)
+    ask_amount_field = DecimalField(pb.BookTicker.BEST_ASK_QTY_STR_FIELD_NUMBER)
+    time_field = TimeField(
+        pb.BookTicker.EVENT_TS_FIELD_NUMBER, pb.BookTicker.EVENT_TS_PRECISION_FIELD_NUMBER
+    )
+
+    def write(message: Any) -> _Written:
+        body = (
+            bid_price_field[message.bid_price]
+            + bid_amount_field[message.bid_amount]
+            + ask_price_field[message.ask_price]
+            + ask_amount_field[message.ask_amount]
+            + time_field.write(message.timestamp)
+        )
+        return body, b""
+
+    return write
 
 
-class _GroupedBookSnapshotWriter(_SnapshotWriter):
-    _message = pb.GroupedBookSnapshot
-    _tag = tag(pb.NormalizedEvent.GROUPED_BOOK_SNAPSHOT_FIELD_NUMBER)
+def _derivative_ticker() -> _Write:
+    mark_price_field = DecimalField(pb.DerivativeTicker.MARK_PRICE_STR_FIELD_NUMBER)
+    index_price_field = DecimalField(pb.DerivativeTicker.INDEX_PRICE_STR_FIELD_NUMBER)
+    funding_rate_field = DecimalField(pb.DerivativeTicker.FUNDING_RATE_STR_FIELD_NUMBER)
+    last_price_field = DecimalField(pb.DerivativeTicker.LAST_PRICE_STR_FIELD_NUMBER)
+    open_interest_field = DecimalField(pb.DerivativeTicker.OPEN_INTEREST_STR_FIELD_NUMBER)
+    predicted_funding_rate_field = DecimalField(
+        pb.DerivativeTicker.PREDICTED_FUNDING_RATE_STR_FIELD_NUMBER
+    )
+    funding_time_field = TimeField(
+        pb.DerivativeTicker.FUNDING_TS_FIELD_NUMBER,
+        pb.DerivativeTicker.FUNDING_TS_PRECISION_FIELD_NUMBER,
+    )
+    time_field = TimeField(
+        pb.DerivativeTicker.EVENT_TS_FIELD_NUMBER,
+        pb.DerivativeTicker.EVENT_TS_PRECISION_FIELD_NUMBER,
+    )
 
-    def fill(self, message: Any) -> bytes:
-        self._payload.grouping = _whole(message.grouping, _MAX_UINT32)
-        self._payload.grouping_str = DECIMALS[message.grouping]
-        return super().fill(message)
+    def write(message: Any) -> _Written:
+        funding = message.funding_timestamp
+        body = (
+            mark_price_field[message.mark_price]
+            + index_price_field[message.index_price]
+            + funding_rate_field[message.funding_rate]
+            + time_field.write(message.timestamp)
+            + last_price_field[message.last_price]
+            + open_interest_field[message.open_interest]
+            + (b"" if funding is UNSET else funding_time_field.write(funding))
+            + predicted_funding_rate_field[message.predicted_funding_rate]
+        )
+        return body, b""
+
+    return write
 
 
-class _QuoteWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.quote
-        payload.Clear()
-        payload.depth = message.depth
-        payload.name = message.name
-        payload.interval_str = DECIMALS[message.interval]
-        if message.grouping is not UNSET:
-            payload.grouping_str = DECIMALS[message.grouping]
-        payload.event_ts_precision = _put(payload.event_ts, message.timestamp)
+def _option_summary() -> _Write:
+    mark_iv_field = DecimalField(pb.OptionSummary.IV_STR_FIELD_NUMBER)
+    delta_field = DecimalField(pb.OptionSummary.DELTA_STR_FIELD_NUMBER)
+    gamma_field = DecimalField(pb.OptionSummary.GAMMA_STR_FIELD_NUMBER)
+    theta_field = DecimalField(pb.OptionSummary.THETA_STR_FIELD_NUMBER)
+    vega_field = DecimalField(pb.OptionSummary.VEGA_STR_FIELD_NUMBER)
+    rho_field = DecimalField(pb.OptionSummary.RHO_STR_FIELD_NUMBER)
+    open_interest_field = DecimalField(pb.OptionSummary.OI_STR_FIELD_NUMBER)
+    option_type_field = choices(
+        pb.OptionSummary.OPTION_TYPE_FIELD_NUMBER,
+        {"put": pb.OPTION_TYPE_PUT, "call": pb.OPTION_TYPE_CALL},
+    )
+    strike_price_field = DecimalField(pb.OptionSummary.STRIKE_PRICE_STR_FIELD_NUMBER)
+    bid_price_field = DecimalField(pb.OptionSummary.BEST_BID_PRICE_STR_FIELD_NUMBER)
+    bid_amount_field = DecimalField(pb.OptionSummary.BEST_BID_QTY_STR_FIELD_NUMBER)
+    bid_iv_field = DecimalField(pb.OptionSummary.BEST_BID_IV_STR_FIELD_NUMBER)
+    ask_price_field = DecimalField(pb.OptionSummary.BEST_ASK_PRICE_STR_FIELD_NUMBER)
+    ask_amount_field = DecimalField(pb.OptionSummary.BEST_ASK_QTY_STR_FIELD_NUMBER)
+    ask_iv_field = DecimalField(pb.OptionSummary.BEST_ASK_IV_STR_FIELD_NUMBER)
+    last_price_field = DecimalField(pb.OptionSummary.LAST_PRICE_STR_FIELD_NUMBER)
+    mark_price_field = DecimalField(pb.OptionSummary.MARK_PRICE_STR_FIELD_NUMBER)
+    underlying_price_field = DecimalField(pb.OptionSummary.UNDERLYING_PRICE_STR_FIELD_NUMBER)
+    underlying_index_field = TextField(pb.OptionSummary.UNDERLYING_INDEX_FIELD_NUMBER)
+    expiration_field = TimeField(
+        pb.OptionSummary.EXPIRATION_TS_FIELD_NUMBER,
+        pb.OptionSummary.EXPIRATION_TS_PRECISION_FIELD_NUMBER,
+    )
+    time_field = TimeField(
+        pb.OptionSummary.EVENT_TS_FIELD_NUMBER, pb.OptionSummary.EVENT_TS_PRECISION_FIELD_NUMBER
+    )
+
+    def write(message: Any) -> _Written:
+        parts = (
+            mark_iv_field[message.mark_iv],
+            delta_field[message.delta],
+            gamma_field[message.gamma],
+            theta_field[message.theta],
+            vega_field[message.vega],
+            open_interest_field[message.open_interest],
+            time_field.write(message.timestamp),
+            option_type_field[message.option_type],
+            strike_price_field[message.strike_price],
+            expiration_field.write(message.expiration_date),
+            bid_price_field[message.best_bid_price],
+            bid_amount_field[message.best_bid_amount],
+            bid_iv_field[message.best_bid_iv],
+            ask_price_field[message.best_ask_price],
+            ask_amount_field[message.best_ask_amount],
+            ask_iv_field[message.best_ask_iv],
+            last_price_field[message.last_price],
+            mark_price_field[message.mark_price],
+            rho_field[message.rho],
+            underlying_price_field[message.underlying_price],
+            underlying_index_field.write(message.underlying_index),
+        )
+        return b"".join(parts), b""
+
+    return write
+
+
+def _trade_bar() -> _Write:
+    kind_field = choices(
+        pb.TradeBar.KIND_FIELD_NUMBER,
+        {"time": pb.BAR_KIND_TIME, "tick": pb.BAR_KIND_TICK, "volume": pb.BAR_KIND_VOLUME},
+    )
+    name_field = TextField(pb.TradeBar.NAME_FIELD_NUMBER, optional=False)
+    interval_field = DecimalField(pb.TradeBar.INTERVAL_STR_FIELD_NUMBER)
+    open_field = DecimalField(pb.TradeBar.OPEN_STR_FIELD_NUMBER)
+    high_field = DecimalField(pb.TradeBar.HIGH_STR_FIELD_NUMBER)
+    low_field = DecimalField(pb.TradeBar.LOW_STR_FIELD_NUMBER)
+    close_field = DecimalField(pb.TradeBar.CLOSE_STR_FIELD_NUMBER)
+    volume_field = DecimalField(pb.TradeBar.VOLUME_STR_FIELD_NUMBER)
+    buy_volume_field = DecimalField(pb.TradeBar.BUY_VOLUME_STR_FIELD_NUMBER)
+    sell_volume_field = DecimalField(pb.TradeBar.SELL_VOLUME_STR_FIELD_NUMBER)
+    vwap_field = DecimalField(pb.TradeBar.VWAP_STR_FIELD_NUMBER)
+    open_time_field = TimeField(
+        pb.TradeBar.EVENT_TS_FIELD_NUMBER, pb.TradeBar.EVENT_TS_PRECISION_FIELD_NUMBER
+    )
+    close_time_field = TimeField(
+        pb.TradeBar.END_TS_FIELD_NUMBER, pb.TradeBar.END_TS_PRECISION_FIELD_NUMBER
+    )
+    time_field = TimeField(
+        pb.TradeBar.BAR_TS_FIELD_NUMBER, pb.TradeBar.BAR_TS_PRECISION_FIELD_NUMBER
+    )
+
+    def write(message: Any) -> _Written:
+        interval = message.interval
+        whole_ms = _whole(interval, _MAX_UINT32) if message.kind == "time" else 0
+        content = b"".join(
+            (
+                open_field[message.open],
+                high_field[message.high],
+                low_field[message.low],
+                close_field[message.close],
+                volume_field[message.volume],
+                count(pb.TradeBar.TRADE_COUNT_FIELD_NUMBER, message.trades),
+                open_time_field.write(message.open_timestamp),
+                close_time_field.write(message.close_timestamp),
+                buy_volume_field[message.buy_volume],
+                sell_volume_field[message.sell_volume],
+                vwap_field[message.vwap],
+                time_field.write(message.timestamp),
+            )
+        )
+        body = (
+            kind_field[message.kind]
+            + count(pb.TradeBar.INTERVAL_FIELD_NUMBER, _whole(interval, _MAX_UINT64))
+            + count(pb.TradeBar.INTERVAL_MS_FIELD_NUMBER, whole_ms)
+            + name_field.write(message.name)
+            + interval_field[interval]
+            + content
+        )
+        return body, content
+
+    return write
+
+
+def _book_snapshot() -> _Write:
+    crossed_removed = count(pb.BookSnapshot.REMOVE_CROSSED_LEVELS_FIELD_NUMBER, 1)
+    name_field = TextField(pb.BookSnapshot.NAME_FIELD_NUMBER, optional=False)
+    interval_field = DecimalField(pb.BookSnapshot.INTERVAL_STR_FIELD_NUMBER)
+    bids_field = LevelsField(pb.BookSnapshot.BIDS_FIELD_NUMBER)
+    asks_field = LevelsField(pb.BookSnapshot.ASKS_FIELD_NUMBER)
+    time_field = TimeField(
+        pb.BookSnapshot.EVENT_TS_FIELD_NUMBER, pb.BookSnapshot.EVENT_TS_PRECISION_FIELD_NUMBER
+    )
+
+    def write(message: Any) -> _Written:
+        interval = message.interval
+        content = (
+            bids_field.write(message.bids)
+            + asks_field.write(message.asks)
+            + time_field.write(message.timestamp)
+        )
+        body = (
+            count(pb.BookSnapshot.DEPTH_FIELD_NUMBER, message.depth)
+            + content
+            + count(pb.BookSnapshot.INTERVAL_MS_FIELD_NUMBER, _whole(interval, _MAX_UINT32))
+            + crossed_removed
+            + name_field.write(message.name)
+            + interval_field[interval]
+        )
+        return body, content
+
+    return write
+
+
+def _grouped_book_snapshot() -> _Write:
+    """Write a snapshot, whose numbers a grouped one shares, and the grouping behind it."""
+    write_snapshot = _book_snapshot()
+    grouping_field = DecimalField(pb.GroupedBookSnapshot.GROUPING_STR_FIELD_NUMBER)
+
+    def write(message: Any) -> _Written:
+        snapshot, content = write_snapshot(message)
+        whole = _whole(message.grouping, _MAX_UINT32)
+        grouping = count(pb.GroupedBookSnapshot.GROUPING_FIELD_NUMBER, whole)
+        return snapshot + grouping + grouping_field[message.grouping], content
+
+    return write
+
+
+def _quote() -> _Write:
+    bid_price_field = DecimalField(pb.Quote.BID_PRICE_STR_FIELD_NUMBER)
+    bid_amount_field = DecimalField(pb.Quote.BID_QTY_STR_FIELD_NUMBER)
+    ask_price_field = DecimalField(pb.Quote.ASK_PRICE_STR_FIELD_NUMBER)
+    ask_amount_field = DecimalField(pb.Quote.ASK_QTY_STR_FIELD_NUMBER)
+    name_field = TextField(pb.Quote.NAME_FIELD_NUMBER, optional=False)
+    interval_field = DecimalField(pb.Quote.INTERVAL_STR_FIELD_NUMBER)
+    grouping_field = DecimalField(pb.Quote.GROUPING_STR_FIELD_NUMBER)
+    has_levels = count(pb.Quote.HAS_LEVELS_FIELD_NUMBER, 1)
+    bids_field = LevelsField(pb.Quote.BIDS_FIELD_NUMBER)
+    asks_field = LevelsField(pb.Quote.ASKS_FIELD_NUMBER)
+    time_field = TimeField(pb.Quote.EVENT_TS_FIELD_NUMBER, pb.Quote.EVENT_TS_PRECISION_FIELD_NUMBER)
+
+    def write(message: Any) -> _Written:
         bids, asks = message.bids, message.asks
         if len(bids) == len(asks) == 1:
             (bid,), (ask,) = bids, asks
-            if bid.price is not UNSET:
-                payload.bid_price_str = DECIMALS[bid.price]
-            if bid.amount is not UNSET:
-                payload.bid_qty_str = DECIMALS[bid.amount]
-            if ask.price is not UNSET:
-                payload.ask_price_str = DECIMALS[ask.price]
-            if ask.amount is not UNSET:
-                payload.ask_qty_str = DECIMALS[ask.amount]
+            levels = (
+                bid_price_field[bid.price]
+                + bid_amount_field[bid.amount]
+                + ask_price_field[ask.price]
+                + ask_amount_field[ask.amount]
+            )
         else:
-            payload.has_levels = True
-            payload.MergeFromString(_QUOTE_BIDS.write(bids) + _QUOTE_ASKS.write(asks))
-        content = _SNAPSHOT_BIDS.write(bids) + _SNAPSHOT_ASKS.write(asks)
-        return six_digits(message.timestamp).encode() + content
+            levels = has_levels + bids_field.write(bids) + asks_field.write(asks)
+        content = levels + time_field.write(message.timestamp)
+        body = (
+            content
+            + name_field.write(message.name)
+            + interval_field[message.interval]
+            + grouping_field[message.grouping]
+            + count(pb.Quote.DEPTH_FIELD_NUMBER, message.depth)
+        )
+        return body, content
+
+    return write
 
 
-class _ErrorWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.error
-        payload.SetInParent()
-        payload.details = message.details
-        payload.subsequent_errors = message.sub_sequent_errors_count
-        return b""
+def _error() -> _Write:
+    details_field = TextField(pb.ControlError.DETAILS_FIELD_NUMBER, optional=False)
+
+    def write(message: Any) -> _Written:
+        errors = message.sub_sequent_errors_count
+        body = details_field.write(message.details) + count(
+            pb.ControlError.SUBSEQUENT_ERRORS_FIELD_NUMBER, errors
+        )
+        return body, b""
+
+    return write
 
 
-class _DisconnectWriter(Writer):
-    def fill(self, message: Any) -> bytes:
-        payload = self.event.disconnect
-        payload.Clear()
-        payload.SetInParent()
-        if message.symbols is not UNSET:
-            payload.symbols.SetInParent()
-            payload.symbols.symbols.extend(message.symbols)
-        return b""
+def _disconnect() -> _Write:
+    symbols_field = Heads(pb.ControlDisconnect.SYMBOLS_FIELD_NUMBER)
+    symbol_field = TextField(pb.SymbolList.SYMBOLS_FIELD_NUMBER)
 
+    def write(message: Any) -> _Written:
+        if message.symbols is UNSET:
+            return b"", b""
+        symbols = b"".join(map(symbol_field.write, message.symbols))
+        return symbols_field[len(symbols)] + symbols, b""
 
-WRITERS: Final[dict[str, type[Writer]]] = {
-    "trade": _TradeWriter,
-    "bookChange": _BookChangeWriter,
-    "bookSnapshot": _BookSnapshotWriter,
-    "quote": _QuoteWriter,
-    "derivativeTicker": _DerivativeTickerWriter,
-    "liquidation": _LiquidationWriter,
-    "optionSummary": _OptionSummaryWriter,
-    "bookTicker": _BookTickerWriter,
-    "groupedBookSnapshot": _GroupedBookSnapshotWriter,
-    "tradeBar": _TradeBarWriter,
-    "error": _ErrorWriter,
-    "disconnect": _DisconnectWriter,
-}
-
-_CHANGE_TAG: Final = tag(pb.NormalizedEvent.BOOK_CHANGE_FIELD_NUMBER)
-_CHANGE_BIDS: Final = LevelList(pb.BookChange.BIDS_FIELD_NUMBER)
-_CHANGE_ASKS: Final = LevelList(pb.BookChange.ASKS_FIELD_NUMBER)
-_SNAPSHOT_BIDS: Final = LevelList(pb.BookSnapshot.BIDS_FIELD_NUMBER)
-_SNAPSHOT_ASKS: Final = LevelList(pb.BookSnapshot.ASKS_FIELD_NUMBER)
-_QUOTE_BIDS: Final = LevelList(pb.Quote.BIDS_FIELD_NUMBER)
-_QUOTE_ASKS: Final = LevelList(pb.Quote.ASKS_FIELD_NUMBER)
-
-
-def six_digits(time: str) -> str:
-    """Write a valid time with six fractional digits, so that equal times are equal texts."""
-    return time if len(time) == 27 else f"{time[:-1]}000Z"
-
-
-def _put(timestamp: Timestamp, text: str) -> pb.TimePrecision:
-    timestamp.seconds, timestamp.nanos, precision = parse(text)
-    return precision
+    return write
 
 
 def _whole(number: float, most: int) -> int:
-    """Give a number for the public schema's integer field, or 0 where it has no room for it."""
+    """Give a number for the public schema's integer field, or 0 where that has no room for it."""
     return int(number) if number.is_integer() and 0 <= number <= most else 0
+
+
+class Payload(NamedTuple):
+    """What stands before a payload in the envelope, and what writes it."""
+
+    heads: Heads
+    write: _Write
+
+
+_EVENT: Final = pb.NormalizedEvent
+
+PAYLOADS: Final = {
+    "trade": Payload(Heads(_EVENT.TRADE_FIELD_NUMBER), _trade()),
+    "bookChange": Payload(Heads(_EVENT.BOOK_CHANGE_FIELD_NUMBER), _book_change()),
+    "bookSnapshot": Payload(Heads(_EVENT.BOOK_SNAPSHOT_FIELD_NUMBER), _book_snapshot()),
+    "quote": Payload(Heads(_EVENT.QUOTE_FIELD_NUMBER), _quote()),
+    "derivativeTicker": Payload(Heads(_EVENT.DERIVATIVE_TICKER_FIELD_NUMBER), _derivative_ticker()),
+    "liquidation": Payload(Heads(_EVENT.LIQUIDATION_FIELD_NUMBER), _liquidation()),
+    "optionSummary": Payload(Heads(_EVENT.OPTION_SUMMARY_FIELD_NUMBER), _option_summary()),
+    "bookTicker": Payload(Heads(_EVENT.BOOK_TICKER_FIELD_NUMBER), _book_ticker()),
+    "groupedBookSnapshot": Payload(
+        Heads(_EVENT.GROUPED_BOOK_SNAPSHOT_FIELD_NUMBER), _grouped_book_snapshot()
+    ),
+    "tradeBar": Payload(Heads(_EVENT.TRADE_BAR_FIELD_NUMBER), _trade_bar()),
+    "error": Payload(Heads(_EVENT.ERROR_FIELD_NUMBER), _error()),
+    "disconnect": Payload(Heads(_EVENT.DISCONNECT_FIELD_NUMBER), _disconnect()),
+}

@@ -5,50 +5,70 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.bronze.varints import LAST, LOW_BITS, MORE, varint
 from tardis_machine.messages import Milliseconds, Time
 
 YEAR_10000: Final = 253_402_300_800
 """The first second that ISO text with four digits of year cannot say."""
 
 _CACHED: Final = 65_536
-BY_VALUE: Final = pb.TIME_PRECISION_UNSPECIFIED
-_SIX_DIGITS: Final = pb.TIME_PRECISION_MICROSECONDS
+_SECONDS_TAG: Final = b"\x08"
+_FOUR_BYTES: Final = 2**28 - 1
+_NANOS_TAG: Final = b"\x10"
 
 
-class _Seconds(dict[str, int]):
-    """Seconds since the epoch by `2024-03-01T00:00:00.`; only from 1970 on."""
+class _Seconds(dict[str, tuple[int, bytes]]):
+    """Microseconds and a Timestamp's seconds by `2024-03-01T00:00:00.`; only from 1970 on."""
 
-    def __missing__(self, text: str) -> int:
-        second = Time.parse(f"{text}000Z") // 1_000_000
-        if second < 0:
+    def __missing__(self, text: str) -> tuple[int, bytes]:
+        microseconds = int(Time.parse(f"{text}000Z"))
+        if microseconds < 0:
             raise ValueError(f"{text}… is before 1970")
         if len(self) >= _CACHED:
             self.clear()
-        self[text] = second
-        return second
+        second = microseconds // 1_000_000
+        written = _SECONDS_TAG + varint(second) if second else b""
+        self[text] = microseconds, written
+        return microseconds, written
 
 
-_SECONDS: Final = _Seconds()
-_MILLIS: Final = {f"{n:03d}": n * 1_000_000 for n in range(1000)}
-_MILLIS_END: Final = {f"{n:03d}Z": n * 1_000_000 for n in range(1000)}
-_MICROS_END: Final = {f"{n:03d}Z": n * 1_000 for n in range(1000)}
+def _nanos(microseconds: int) -> bytes:
+    return _NANOS_TAG + varint(microseconds * 1000) if microseconds else b""
 
 
-def parse(text: str) -> tuple[int, int, pb.TimePrecision]:
-    """Read ISO text as seconds, nanoseconds and the precision to be set beside them.
+SECONDS: Final = _Seconds()
+_LOW_NANOS: Final = [_NANOS_TAG + low for low in MORE]
+_MILLIS: Final = {f"{n:03d}": n * 1000 for n in range(1000)}
+MILLIS_END: Final = {f"{n:03d}Z": (n * 1000, _nanos(n * 1000)) for n in range(1000)}
+_MICROS_END: Final = {f"{n:03d}Z": n for n in range(1000)}
 
-    Raises KeyError or ValueError for a text that is no time since 1970.
+
+def stamp(text: str) -> tuple[int, bytes, bool]:
+    """Read ISO text as microseconds, and write it as a Timestamp.
+
+    The third is true where the text has six digits but the value looks as if it had three. Raises
+    KeyError or ValueError for a text that is no time since 1970.
     """
-    seconds = _SECONDS[text[:20]]
-    if len(text) == 27:
-        micros = _MICROS_END[text[23:]]
-        return seconds, _MILLIS[text[20:23]] + micros, BY_VALUE if micros else _SIX_DIGITS
-    return seconds, _MILLIS_END[text[20:]], BY_VALUE
+    microseconds, second = SECONDS[text[:20]]
+    if len(text) != 27:
+        fraction, nanos = MILLIS_END[text[20:]]
+        return microseconds + fraction, second + nanos, False
+    micros = _MICROS_END[text[23:]]
+    fraction = _MILLIS[text[20:23]] + micros
+    number = fraction * 1000
+    # varint() written out, since no two of these are the same
+    if number > _FOUR_BYTES:
+        rest = MORE[number >> 14 & LOW_BITS] + LAST[number >> 28]
+    elif number > LOW_BITS:
+        rest = LAST[number >> 14]
+    else:
+        return microseconds + fraction, second + _nanos(fraction), not micros
+    return microseconds + fraction, second + _LOW_NANOS[number & LOW_BITS] + rest, not micros
 
 
 def time_of(timestamp: Timestamp, precision: int) -> Time:
     """Read a time back, with the count of digits it was printed with."""
     microseconds = timestamp.seconds * 1_000_000 + timestamp.nanos // 1000
-    if precision == BY_VALUE:
-        precision = _SIX_DIGITS if microseconds % 1000 else pb.TIME_PRECISION_MILLISECONDS
-    return (Time if precision == _SIX_DIGITS else Milliseconds)(microseconds)
+    if precision == pb.TIME_PRECISION_UNSPECIFIED:
+        return (Time if microseconds % 1000 else Milliseconds)(microseconds)
+    return (Milliseconds if precision == pb.TIME_PRECISION_MILLISECONDS else Time)(microseconds)
