@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 export TM_PARTS_DIR ?= $(CURDIR)/.parts
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
-.PHONY: help setup demo test check lint types unit vectors lock schemas release-schemas bench soak java clean
+.PHONY: help setup demo docs test check lint types unit vectors lock schemas release-schemas bench soak java clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -50,6 +50,9 @@ unit:
 vectors: ## the shared exchange vectors, where they are there
 	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi
+
+docs: setup ## renew the configuration page from the settings
+	$(BIN)/tardis-machine config --markdown > docs/configuration.md
 
 lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup

@@ -22,7 +22,7 @@ Make = Callable[..., EventBus]
 def run(title: str, **names: Any) -> list[Any]:
     """Run the code under a title and give the events it handled."""
     [code] = re.findall(
-        rf"^### {title}\n```python\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL
+        rf"^### {title}\n```python[^\n]*\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
     handled: list[Any] = []
     exec(compile(code, f"{PAGE.name} {title}", "exec"), {"handle": handled.append, **names})

@@ -107,7 +107,7 @@ def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
         tables,
         units,
         {
-            "cacheDir": str(history.cache_dir),
+            **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
             "endpoint": history.endpoint,
             "sampleData": str(history.sample_data).lower(),
         },

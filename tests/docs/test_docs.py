@@ -1,0 +1,155 @@
+"""What README and docs tell people to type works, or is at least something one can type.
+
+A code block says what becomes of it in its info string: `sh run` and `python run` are executed,
+in the order of their page and in one folder; `sh serve` is started, and ended with the page;
+anything else must say what it `needs=…` and is parsed: Python is compiled, shell is read by bash
+and the flags of `tardis-machine` are looked up in its help.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tardis_machine.cli import COMMANDS
+from tardis_machine.cli.config import page as configuration_page
+from tests.server.conftest import free_ports
+from tests.servers.process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+CODE = ("sh", "bash", "python")
+_FENCE = re.compile(r"^```(\S+)[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+class Block(NamedTuple):
+    language: str
+    fate: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [
+        Block(language, fate.strip(), text)
+        for language, fate, text in _FENCE.findall(page.read_text())
+        if language in CODE
+    ]
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """As in a shell with the virtual environment on its path."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def ports() -> dict[str, str]:
+    """Free ports in place of those that the pages name."""
+    first, second = free_ports(), free_ports()
+    return {
+        "8000": str(first),
+        "8001": str(first + 1),
+        "8002": str(second),
+        "8003": str(second + 1),
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_block_says_what_becomes_of_it(page: Path) -> None:
+    for block in blocks(page):
+        assert block.fate in {"run", "serve"} or block.fate.startswith("needs="), block
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.fate == "run" for b in blocks(p))], ids=names
+)
+def test_blocks_run(
+    page: Path, tmp_path: Path, environment: dict[str, str], ports: dict[str, str]
+) -> None:
+    with ExitStack() as serving:
+        for number, block in enumerate(blocks(page)):
+            text = re.sub(r"\b800[0-3]\b", lambda found: ports[found[0]], block.text)
+            if block.fate == "serve":
+                # Started by `exec`, so that the process that is ended is the server's.
+                command = f"exec {text.rstrip()} --port {ports['8000']}"
+                server = ServerProcess(
+                    ["env", f"PATH={environment['PATH']}", "bash", "-c", command],
+                    port=int(ports["8000"]),
+                    log=tmp_path / f"{number}.log",
+                )
+                server.start()
+                serving.callback(server.stop)
+            elif block.fate == "run":
+                program = (
+                    ["bash", "-euo", "pipefail", "-c", text]
+                    if block.language in {"sh", "bash"}
+                    else [sys.executable, "-c", text]
+                )
+                done = subprocess.run(
+                    program,
+                    cwd=tmp_path,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=240,
+                    check=False,
+                )
+                assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_other_blocks_parse(page: Path, environment: dict[str, str]) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, names(page), "exec")
+            continue
+        subprocess.run(["bash", "-n", "-c", block.text], check=True)
+        for command in commands(block.text):
+            known = help_of(command, environment)
+            for flag in (word.partition("=")[0] for word in command if word.startswith("--")):
+                assert flag in known, f"{names(page)}: {shlex.join(command)}: unknown {flag}"
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and "=" in words[0] and not words[0].startswith("-"):
+            del words[0]  # variables set for the command
+        if words and words[0] == "tardis-machine":
+            end = next((at for at, word in enumerate(words) if word in {"|", ">", "&", "<"}), None)
+            yield words[:end]
+
+
+def help_of(command: list[str], environment: dict[str, str]) -> set[str]:
+    taken = []
+    for word in command[1:3]:
+        if word.startswith("-") or (not taken and word not in COMMANDS):
+            break
+        taken.append(word)
+    done = subprocess.run(
+        [command[0], *taken, "--help"], env=environment, capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout)) | {"--version"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{names(page)} links to {target}"
+
+
+def test_configuration_page_is_that_of_the_settings() -> None:
+    written = (ROOT / "docs" / "configuration.md").read_text()
+    assert written == configuration_page(), "make docs renews docs/configuration.md"

@@ -1,0 +1,95 @@
+"""The wheel, in an environment that has nothing else."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import free_ports
+from tests.servers.process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--out-dir", folder, ROOT]
+    subprocess.run(command, check=True, env={**os.environ, "VIRTUAL_ENV": sys.prefix})
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, what it depends on, and no extra."""
+    home = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, home], check=True)
+    python = home / "bin" / "python"
+    versions = ROOT / "requirements" / "dev.txt"
+    install = [UV, "pip", "install", "--quiet", "--python", python, "-c", versions, wheel]
+    subprocess.run(install, check=True)
+    return python.parent
+
+
+def run(binaries: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [binaries / arguments[0], *arguments[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_wheel_carries_schemas_sample_and_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "lakehouse/bronze/v1/normalized_event_pb2.py" in names
+    assert "tardis_machine/py.typed" in names
+    assert any(name.startswith("tardis_machine/sample/data/feeds/bitmex/") for name in names)
+
+
+def test_serves_the_sample_data(binaries: Path, tmp_path: Path) -> None:
+    port = free_ports()
+    server = ServerProcess(
+        [binaries / "tardis-machine", "--sample-data", "--port", str(port)],
+        port=port,
+        log=tmp_path / "log",
+    )
+    server.start()
+    try:
+        replay = (
+            "import json, sys, urllib.parse, urllib.request as u;"
+            "o = {'exchange': 'deribit', 'from': '2024-03-01', 'to': '2024-03-01T00:01',"
+            " 'dataTypes': ['trade']};"
+            f"url = 'http://127.0.0.1:{port}/replay-normalized?options=';"
+            "print(u.urlopen(url + urllib.parse.quote(json.dumps(o))).read().decode())"
+        )
+        done = run(binaries, "python", "-c", replay)
+    finally:
+        server.stop()
+    assert done.stdout.count('"type":"trade"') > 5, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("kafka", ("--sample-data", "--kafka-brokers", "127.0.0.1:1", "--kafka-topic", "t")),
+        ("nats", ("--sample-data", "--nats-servers", "nats://127.0.0.1:1", "--nats-subject", "s")),
+        ("spark", ("lake", "show", "trades", "--tables", "nowhere")),
+    ],
+)
+def test_absent_extra_is_named(
+    binaries: Path, tmp_path: Path, extra: str, arguments: Sequence[str]
+) -> None:
+    if extra != "spark":
+        arguments = [*arguments, "--journal-dir", str(tmp_path), "--port", str(free_ports())]
+    done = run(binaries, "tardis-machine", *arguments)
+    assert done.returncode != 0
+    assert f"tardis-machine[{extra}]" in done.stderr
+    assert "Traceback" not in done.stderr
