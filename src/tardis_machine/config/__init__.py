@@ -1,0 +1,52 @@
+"""Everything configurable, written once: flags, environment, file and documentation derive from it.
+
+A part declares a frozen dataclass of settings:
+
+    @dataclass(frozen=True, kw_only=True)
+    class KafkaConfig(Section, section="kafka", title="Kafka"):
+        topic: str | None = setting(None, help="topic that receives every event")
+
+which gives the flag `--kafka-topic`, the variable `TM_KAFKA_TOPIC` (secrets also
+`TM_…_FILE`), the key `topic` of the table `[kafka]` in a TOML file, a line of `--help`, a row of
+the configuration page, and `from_dict(KafkaConfig, {"topic": …})` for Python.
+Precedence: flag, environment, file, default.
+"""
+
+from tardis_machine.config.help import describe
+from tardis_machine.config.loading import Loaded, Origin, Parser, add_flags, load, resolve
+from tardis_machine.config.section import (
+    EMPTY,
+    REDACTED,
+    ConfigError,
+    Option,
+    Section,
+    Setting,
+    bytes_size,
+    options,
+    pairs,
+    setting,
+)
+from tardis_machine.config.values import from_dict, redacted, to_dict
+
+__all__ = [
+    "EMPTY",
+    "REDACTED",
+    "ConfigError",
+    "Loaded",
+    "Option",
+    "Origin",
+    "Parser",
+    "Section",
+    "Setting",
+    "add_flags",
+    "bytes_size",
+    "describe",
+    "from_dict",
+    "load",
+    "options",
+    "pairs",
+    "redacted",
+    "resolve",
+    "setting",
+    "to_dict",
+]

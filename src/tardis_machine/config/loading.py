@@ -1,0 +1,323 @@
+"""The configuration in force: flags, environment and file joined, and what came from where."""
+
+import argparse
+import difflib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from tardis_machine import __version__
+from tardis_machine.config.help import help_text, print_help
+from tardis_machine.config.section import (
+    PREFIX,
+    REDACTED,
+    ConfigError,
+    Option,
+    Section,
+    masked,
+    options,
+)
+from tardis_machine.config.values import (
+    allowed_keys,
+    checked,
+    flatten,
+    from_text,
+    jsonable,
+    native,
+    snake,
+)
+
+S = TypeVar("S", bound=Section)
+
+_CONFIG_FLAG: Final = "--config"
+_CONFIG_VARIABLE: Final = "TM_CONFIG"
+
+
+class Origin(NamedTuple):
+    """Where a value came from: flag, environment, file or default; and which one."""
+
+    kind: str
+    where: str
+
+    def __str__(self) -> str:
+        return self.where if self.kind != "default" else "default"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ConfigErrors: the command answers them with exit 1."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("allow_abbrev", False)
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (\S+)", message)
+        if unknown is not None:
+            given = unknown[1].split("=")[0]
+            near = difflib.get_close_matches(given, self._option_string_actions, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
+            raise ConfigError(given, None, f"unknown {_noun(given)}, {hint}")
+        named = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        flag = named[1].split("/")[-1] if named else self.prog
+        raise ConfigError(flag, None, named[2] if named else message)
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type[Section]]) -> None:
+    """Give a parser the flags of these sections (and --config), one group per section."""
+    parser.add_argument(
+        _CONFIG_FLAG, metavar="FILE.toml", dest="config", help="settings from a file"
+    )
+    for owner in sections:
+        group = parser.add_argument_group(owner.title, owner.note or None)
+        for option in options(owner):
+            names = [option.flag]
+            if option.setting.short:
+                names.insert(0, option.setting.short)
+            text = help_text(option).replace("%", "%%")
+            if option.kind is bool:
+                group.add_argument(
+                    *names,
+                    dest=option.key,
+                    nargs="?",
+                    const="true",
+                    metavar="true|false",
+                    default=argparse.SUPPRESS,
+                    help=text,
+                )
+                group.add_argument(
+                    "--no-" + option.flag[2:],
+                    dest=option.key,
+                    action="store_const",
+                    const="false",
+                    default=argparse.SUPPRESS,
+                    help=argparse.SUPPRESS,
+                )
+            else:
+                group.add_argument(
+                    *names,
+                    dest=option.key,
+                    action="append" if option.kind in {tuple, dict} else "store",
+                    metavar=option.metavar,
+                    default=argparse.SUPPRESS,
+                    help=text,
+                )
+
+
+class Loaded:
+    """The configuration in force: a value per section, and where each setting came from."""
+
+    def __init__(
+        self,
+        values: Mapping[type[Section], Section],
+        origins: Mapping[str, Origin],
+        warnings: Sequence[str],
+    ) -> None:
+        self._values = dict(values)
+        self.origins = dict(origins)
+        self.warnings = list(warnings)
+
+    def __getitem__(self, owner: type[S]) -> S:
+        value = self._values[owner]
+        assert isinstance(value, owner)
+        return value
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return tuple(self._values.values())
+
+    def given(self, owner: type[Section]) -> bool:
+        """Tell whether anything of this section was set at all."""
+        return any(self.origins[option.key].kind != "default" for option in options(owner))
+
+    def entries(self) -> Iterator[tuple[Option, Any, Origin]]:
+        """Walk every setting: what it is, its value, where that came from."""
+        for owner, value in self._values.items():
+            for option in options(owner):
+                yield option, getattr(value, option.name), self.origins[option.key]
+
+    def redacted(self) -> dict[str, dict[str, Any]]:
+        """Give every setting by flag name with value, kind and place of origin; no secret in it."""
+        found: dict[str, dict[str, Any]] = {}
+        for option, value, origin in self.entries():
+            hidden = option.setting.secret and value is not None
+            plain = REDACTED if hidden else jsonable(masked(value))
+            found[option.key] = {"value": plain, "from": origin.kind, "where": origin.where}
+        return found
+
+
+def load(
+    sections: Sequence[type[Section]],
+    arguments: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    prog: str = "tardis-machine",
+    description: str = "",
+    epilog: str = "",
+    also: Sequence[type[Section]] = (),
+) -> Loaded:
+    """Read flags, environment and file. Exits after --help and --version.
+
+    `also` names sections of other commands: a file shared with them may hold their tables.
+    """
+    if _asks_for_help(arguments):
+        print_help(sections, arguments, prog=prog, description=description, epilog=epilog)
+        raise SystemExit(0)
+    if any(argument in {"-v", "--version"} for argument in arguments):
+        sys.stdout.write(f"{__version__}\n")
+        raise SystemExit(0)
+    parser = Parser(prog=prog, add_help=False)
+    add_flags(parser, sections)
+    return resolve(sections, vars(parser.parse_args(list(arguments))), environ, also=also)
+
+
+def resolve(
+    sections: Sequence[type[Section]],
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    *,
+    also: Sequence[type[Section]] = (),
+) -> Loaded:
+    """Join parsed flags (of `add_flags`), environment and file into values and their origins."""
+    environment = os.environ if environ is None else environ
+    path = flags.get("config") or environment.get(_CONFIG_VARIABLE) or None
+    content = {} if path is None else _read_file(Path(path))
+    if path is not None:
+        _check_file(content, [*sections, *also], str(path))
+    values: dict[type[Section], Section] = {}
+    origins: dict[str, Origin] = {}
+    warnings: list[str] = []
+    for owner in sections:
+        table = content if not owner.section else content.get(owner.section, {})
+        present = flatten(owner, table)
+        chosen: dict[str, Any] = {}
+        for option in options(owner):
+            value, origin = _choose(
+                option, flags, environment, present, path=str(path), warnings=warnings
+            )
+            origins[option.key] = origin
+            if origin.kind != "default":
+                chosen[option.name] = value
+        made = owner(**chosen)
+        made.validate()
+        warnings += made.warnings()
+        values[owner] = made
+        warnings += _strangers(owner, environment)
+    return Loaded(values, origins, warnings)
+
+
+def _asks_for_help(arguments: Sequence[str]) -> bool:
+    return any(argument in {"-h", "--help"} for argument in arguments)
+
+
+def _noun(given: str) -> str:
+    return "flag" if given.startswith("-") else "argument"
+
+
+def _choose(
+    option: Option,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    table: Mapping[str, Any],
+    *,
+    path: str,
+    warnings: list[str],
+) -> tuple[Any, Origin]:
+    known = option.setting
+    override = known.env_override
+    if override and environ.get(override):
+        origin = Origin("environment", override)
+        return from_text(option, environ[override], override), origin
+    if option.key in flags:
+        if known.secret:
+            warnings.append(
+                f"{option.flag} on the command line can be read by every user of this machine; "
+                f"use {option.variable} or {option.variable}_FILE"
+            )
+        given = flags[option.key]
+        text = ",".join(given) if isinstance(given, list) else str(given)
+        if option.kind is bool and text not in {"true", "false"}:
+            raise ConfigError(option.flag, text, "expected true or false")
+        return from_text(option, text, option.flag), Origin("flag", option.flag)
+    variable = option.variable
+    file_variable = f"{variable}_FILE"
+    if known.secret and environ.get(file_variable):
+        if environ.get(variable):
+            raise ConfigError(
+                option.flag,
+                None,
+                f"expected {variable} or {file_variable}, not both",
+                source=variable,
+            )
+        secret = _read_secret(option, environ[file_variable], file_variable)
+        return from_text(option, secret, file_variable), Origin("environment", file_variable)
+    if environ.get(variable):
+        text = environ[variable]
+        if option.kind is bool and text not in {"true", "false"}:
+            warnings.append(f"{variable}={text} counts as false: only the text true turns it on")
+            text = "false"
+        return from_text(option, text, variable), Origin("environment", variable)
+    if option.name in table and table[option.name] is not None:
+        where = f"{path} [{option.owner.section}]" if option.owner.section else path
+        value = native(option, table[option.name], f"{where} {option.name}")
+        source = f"{where} {option.name}"
+        return checked(option, value, source), Origin("file", source)
+    return option.default, Origin("default", "default")
+
+
+def _read_secret(option: Option, path: str, source: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            option.flag, path, f"expected a readable file: {error}", source=source
+        ) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(_CONFIG_FLAG, str(path), f"cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(_CONFIG_FLAG, str(path), f"is not TOML: {error}") from None
+
+
+def _check_file(content: Mapping[str, Any], sections: Sequence[type[Section]], path: str) -> None:
+    """Refuse keys that no section knows: a typo must not be a silent default."""
+    top: dict[str, Option] = {}
+    tables: dict[str, list[type[Section]]] = {}
+    for owner in sections:
+        if owner.section:
+            tables.setdefault(owner.section, []).append(owner)
+        else:
+            top.update({option.key: option for option in options(owner)})
+    for key, value in content.items():
+        if key in tables and isinstance(value, Mapping):
+            known = {option.name: option for owner in tables[key] for option in options(owner)}
+            for name in flatten(tables[key][0], value, known):
+                if name not in known:
+                    raise ConfigError(f"{path} [{key}] {name}", None, allowed_keys(name, known))
+        elif snake(key) not in top:
+            raise ConfigError(f"{path} {key}", None, allowed_keys(key, [*top, *tables]))
+
+
+def _strangers(owner: type[Section], environ: Mapping[str, str]) -> list[str]:
+    """Warn of variables that look like this section's but are none of its settings."""
+    if not owner.section:
+        return []
+    known = {option.variable for option in options(owner)}
+    known |= {f"{option.variable}_FILE" for option in options(owner) if option.setting.secret}
+    prefix = f"{PREFIX}{owner.section.upper()}_"
+    found = []
+    for variable in sorted(environ):
+        if variable.startswith(prefix) and variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            found.append(f"{variable} is not a setting and has no effect{hint}")
+    return found
