@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tardis_machine.config import to_dict
+from tardis_machine.config import options
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
@@ -29,13 +29,10 @@ class Broker:
     def flags(self) -> list[str]:
         """Give the bus's settings as the command line takes them."""
         found = []
-        for name, value in to_dict(self.config).items():
-            if isinstance(value, bool):
-                found.append(f"--{self.bus}-{name}={str(value).lower()}".replace("_", "-"))
-            elif isinstance(value, list) and value:
-                found += [f"--{self.bus}-{name}".replace("_", "-"), ",".join(value)]
-            elif isinstance(value, str | int) and name in {"topic", "subject", "stream"}:
-                found += [f"--{self.bus}-{name}", str(value)]
+        for option in options(type(self.config)):
+            value = getattr(self.config, option.name)
+            if value != option.default:
+                found.append(f"{option.flag}={option.shown(value)}")
         return found
 
 

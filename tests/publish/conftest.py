@@ -11,6 +11,7 @@ from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.publishing import Publishing, ResponseJournal
+from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.publish.brokers import Broker, kafka_broker, nats_broker
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer

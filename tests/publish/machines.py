@@ -1,0 +1,94 @@
+"""A server process that publishes, to be killed and asked."""
+
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import environment
+from tests.server.conftest import query
+
+_COMMAND = Path(sys.executable).with_name("tardis-machine")
+_PATIENCE_S = 90
+
+
+class Machine:
+    """`tardis-machine` with its log in a file, which its publisher may outlive."""
+
+    def __init__(self, port: int, log: Path, *flags: str, **environ: str) -> None:
+        self.port = port
+        self._log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [_COMMAND, "--sample-data", "--port", str(port), *flags],
+                stdout=file,
+                stderr=file,
+                env=environment(**environ),
+            )
+        self.wait_for("listening")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def publisher(self) -> int:
+        """The process id of the publisher that was started last."""
+        return int(self.wait_for("publisher started").rsplit("pid=", 1)[1].split()[0])
+
+    def wait_for(self, text: str) -> str:
+        """Wait for a line of the log with this text."""
+        found = ""
+
+        def there() -> bool:
+            nonlocal found
+            lines = [line for line in self._log.read_text().splitlines() if text in line]
+            found = lines[-1] if lines else ""
+            return bool(found) or self.process.poll() is not None
+
+        wait_until(there, text)
+        assert found, self._log.read_text()
+        return found
+
+    def stop(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=_PATIENCE_S)
+
+    def url(self, path: str, options: Any = None) -> str:
+        return f"http://127.0.0.1:{self.port}{path}{query(options)}"
+
+    def get(self, path: str, options: Any = None) -> bytes:
+        with urllib.request.urlopen(self.url(path, options), timeout=_PATIENCE_S) as response:
+            body: bytes = response.read()
+            return body
+
+    def metric(self, name: str, bus: str) -> float | None:
+        wanted = f'tardis_machine_publish_{name}{{bus="{bus}"}} '
+        for line in self.get("/metrics").decode().splitlines():
+            if line.startswith(wanted):
+                return float(line.removeprefix(wanted))
+        return None
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what another process brings about; give up long after it should have."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"

@@ -1,0 +1,319 @@
+"""What the server holds: flows, a full journal, stalled buses, hand-over, dead letters, metrics."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.bronze.decoder import decode
+from tardis_machine.journal import JournalFullError
+from tardis_machine.messages import ErrorMessage
+from tardis_machine.metrics import Metrics
+from tardis_machine.publish.buses.file import FileConfig
+from tardis_machine.publish.buses.nats import NatsConfig
+from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.publish.publishing import Publishing
+from tests.buses.events import lines
+from tests.cli.conftest import Run
+from tests.publish.brokers import Broker, nats_broker
+from tests.publish.conftest import Start, respond, write
+from tests.publish.promises import (
+    arrived_by_key,
+    assert_all_arrived,
+    assert_balanced,
+    events_of,
+    ids_by_key,
+)
+from tests.servers.nats import NatsServer
+
+SMALLEST = {"max_bytes": 1 << 20}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> FileConfig:
+    return FileConfig(path=tmp_path / "events.ndjson")
+
+
+@pytest.fixture
+def nats_alone(start_nats: Callable[..., NatsServer], name: str) -> Broker:
+    """A NATS server for this test alone, and a window that is small beside the smallest journal."""
+    broker = nats_broker(start_nats(), name)
+    assert isinstance(broker.config, NatsConfig)
+    broker.config = replace(broker.config, max_batch_size=250)
+    return broker
+
+
+def written(config: FileConfig) -> list[str]:
+    """Give the ids of what a file bus has written, in order."""
+    assert config.path is not None
+    return [
+        json.loads(line)["headers"]["event-id"] for line in config.path.read_bytes().splitlines()
+    ]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the publisher brings about; the test's own timeout bounds it."""
+    while not condition():  # noqa: ASYNC110 - another process's doing
+        await asyncio.sleep(0.02)
+
+
+def metric(metrics: Metrics, name: str, bus: str) -> float | None:
+    return metrics.registry.get_sample_value(f"tardis_machine_publish_{name}", {"bus": bus})
+
+
+async def test_batches_of_a_response_arrive_with_their_context(
+    publish: Start, file: FileConfig
+) -> None:
+    publishing = await publish({"file": file}, producer_id="desk-1", publish_source="mine")
+    ndjson = lines(250)
+    await write(respond(publishing), ndjson)
+    report = await publishing.stop()
+    assert report.pending == 0
+    assert written(file) == [event.event_id for event in events_of(ndjson)]
+    assert file.path is not None
+    positions = []
+    for line in file.path.read_bytes().splitlines():
+        envelope = decode(base64.b64decode(json.loads(line)["value"])).envelope
+        context = envelope.context
+        assert (context.producer_id, context.source) == ("desk-1", "mine")
+        assert (context.request_id, context.session_id) == ("request-1", "session-1")
+        assert (context.transport, context.route) == ("http", "/replay-normalized")
+        positions.append(envelope.position)
+    assert positions == list(range(250))
+
+
+async def test_only_chosen_flows_are_published(publish: Start, file: FileConfig) -> None:
+    publishing = await publish({"file": file}, publish_flows=("ws-replay",))
+    settings = {
+        "request_id": "", "session_id": "", "transport": "", "route": "", "origin": "replay",
+    }  # fmt: skip
+    assert publishing.response(flow="http-replay", **settings) is None
+    assert publishing.response(flow="ws-replay", **settings) is not None
+
+
+async def test_hidden_control_events_are_published_and_take_no_position(
+    publish: Start, file: FileConfig
+) -> None:
+    publishing = await publish({"file": file})
+    journal = respond(publishing)
+    hidden = (
+        b'{"type":"disconnect","exchange":"bitmex",'
+        b'"localTimestamp":"2024-03-01T00:00:00.500000Z"}\n'
+    )
+    first, second = lines(2).splitlines(keepends=True)
+    assert journal.append(first, 1)
+    assert journal.append_hidden(hidden, 1)
+    assert journal.append(second, 1)
+    report = await publishing.stop()
+    assert_balanced(report.buses[0].account, journalled=3, delivered=3)
+    assert file.path is not None
+    found = [
+        decode(base64.b64decode(json.loads(line)["value"])).envelope
+        for line in file.path.read_bytes().splitlines()
+    ]
+    assert [(each.payload_case, each.position) for each in found] == [
+        ("trade", 0),
+        ("disconnect", 1),
+        ("trade", 1),
+    ]
+
+
+async def test_what_the_allow_list_leaves_out_is_filtered(publish: Start, tmp_path: Path) -> None:
+    config = FileConfig(path=tmp_path / "trades", include_payloads=("trade",))
+    publishing = await publish({"file": config})
+    await write(respond(publishing), lines(400))
+    report = await publishing.stop()
+    assert_balanced(report.buses[0].account, journalled=400, filtered=100, delivered=300)
+
+
+async def test_metrics_tell_the_accounts(publish: Start, file: FileConfig) -> None:
+    metrics = Metrics()
+    publishing = await publish({"file": file}, metrics=metrics)
+    await write(respond(publishing), lines(1_000))
+    await until(lambda: metric(metrics, "delivered_total", "file") == 1_000)
+    assert metric(metrics, "journalled_total", "file") == 1_000
+    assert metric(metrics, "accepted", "file") == 1_000
+    for name in ("filtered_total", "pending", "duplicates_total", "retried_total"):
+        assert metric(metrics, name, "file") == 0
+    for name in ("dead_lettered_total", "dropped_total", "journal_bytes", "bus_stalled"):
+        assert metric(metrics, name, "file") == 0
+    assert metric(metrics, "bus_healthy", "file") == 1
+    assert metric(metrics, "batch_size_sum", "file") == 1_000
+    assert metric(metrics, "latency_seconds_count", "file") == 1_000
+    assert publishing.unhealthy() == []
+
+
+async def test_full_journal_paces_and_loses_nothing(publish: Start, nats_alone: Broker) -> None:
+    publishing = await publish(nats_alone.buses, journal=SMALLEST)
+    nats_alone.server.pause()
+    ndjson = lines(12_000)
+    assert len(ndjson) > 2 << 20
+    load = asyncio.create_task(write(respond(publishing), ndjson))
+    await until(lambda: not publishing.writer.has_room())
+    assert not load.done()
+    nats_alone.server.resume()
+    await load
+    report = await publishing.stop()
+    assert_all_arrived(ndjson, await asyncio.to_thread(nats_alone.arrived))
+    assert_balanced(report.buses[0].account, journalled=12_000, delivered=12_000)
+
+
+async def test_stalled_bus_alone_is_skipped_ahead_and_told(
+    publish: Start, nats_alone: Broker, file: FileConfig
+) -> None:
+    metrics = Metrics()
+    publishing = await publish(
+        {**nats_alone.buses, "file": file}, journal={**SMALLEST, "stall_s": 3.0}, metrics=metrics
+    )
+    ndjson = lines(12_000)
+    batches = ndjson.splitlines(keepends=True)
+    journal = respond(publishing)
+    await write(journal, b"".join(batches[:100]))
+    await until(lambda: metric(metrics, "pending", "nats") == 0)
+    nats_alone.server.pause()
+    await write(journal, b"".join(batches[100:]))
+    assert "nats: stalled" in publishing.unhealthy() or "nats: unhealthy" in publishing.unhealthy()
+    nats_alone.server.resume()
+    report = await publishing.stop()
+    accounts = {each.bus: each.account for each in report.buses}
+    assert_balanced(accounts["file"], journalled=12_000, delivered=12_000)
+    assert written(file) == [event.event_id for event in events_of(ndjson)]
+    dropped = accounts["nats"].dropped
+    assert 0 < dropped < 12_000
+    assert_balanced(
+        accounts["nats"], journalled=12_000, delivered=12_000 - dropped, dropped=dropped
+    )
+    arrivals = await asyncio.to_thread(nats_alone.arrived)
+    told = [a for a in arrivals if a.headers["payload-case"] == "error"]
+    others = [a for a in arrivals if a.headers["payload-case"] != "error"]
+    order = arrived_by_key(others)
+    for key, ids in ids_by_key(events_of(ndjson)).items():
+        kept = set(order[key])
+        assert order[key] == [each for each in ids if each in kept]
+    positions = {a.envelope.position for a in others}
+    missing = sorted(set(range(12_000)) - positions)
+    assert len(missing) == dropped
+    said = ""
+    for arrival in told:
+        message = decode(arrival.value).message
+        assert isinstance(message, ErrorMessage)
+        assert message.exchange == "bitmex"
+        said += message.details
+    assert f"position {missing[0]} of request request-1" in said
+    assert f"to position {missing[-1]} of request request-1" in said
+
+
+async def test_when_full_error_ends_the_response(publish: Start, nats_alone: Broker) -> None:
+    publishing = await publish(
+        nats_alone.buses, journal={**SMALLEST, "when_full": "error"}, drain_timeout_s=60.0
+    )
+    nats_alone.server.pause()
+    with pytest.raises(JournalFullError) as raised:
+        await write(respond(publishing), lines(12_000))
+    assert raised.value.limit == 1 << 20
+    nats_alone.server.resume()
+    assert (await publishing.stop()).pending == 0
+
+
+@pytest.mark.parametrize(("flow", "when_full"), [("http-replay", "drop"), ("ws-stream", "pace")])
+async def test_live_and_dropping_flows_never_wait(
+    publish: Start, nats_alone: Broker, flow: str, when_full: str
+) -> None:
+    publishing = await publish(
+        nats_alone.buses, journal={**SMALLEST, "when_full": when_full}, drain_timeout_s=60.0
+    )
+    nats_alone.server.pause()
+    journal = respond(publishing, flow=flow)
+    for start in range(0, 12_000, 100):
+        assert journal.append(lines(100, start=start), 100)
+    nats_alone.server.resume()
+    account = (await publishing.stop()).buses[0].account
+    assert account.dropped > 0
+    assert_balanced(
+        account,
+        journalled=12_000,
+        delivered=12_000 - account.dropped,
+        dropped=account.dropped,
+    )
+    assert publishing.lost == 0
+
+
+async def test_a_second_server_takes_over_from_the_first(publish: Start, file: FileConfig) -> None:
+    """One publisher per journal directory: it does the work of both, then makes way."""
+    first = await publish({"file": file})
+    second = await publish({"file": file})
+    await write(respond(first), lines(500))
+    await write(respond(second), lines(500, start=500))
+    await until(lambda: file.path is not None and file.path.exists() and len(written(file)) == 1000)
+    assert (await first.stop()).pending == 0
+    await write(respond(second), lines(500, start=1_000))
+    assert (await second.stop()).pending == 0
+    assert sorted(written(file)) == sorted(e.event_id for e in events_of(lines(1_500)))
+
+
+async def test_what_a_bus_never_accepts_is_kept_and_can_be_sent_again(
+    publish: Start,
+    start_nats: Callable[..., NatsServer],
+    name: str,
+    journal_dir: Path,
+    run: Run,
+) -> None:
+    broker = nats_broker(start_nats("max_payload: 2000"), name)
+    publishing = await publish(broker.buses)
+    levels = [{"price": number, "amount": 1.5} for number in range(1, 300)]
+    large = 0
+    found = []
+    for line in lines(100).splitlines():
+        message = json.loads(line)
+        if message["type"] == "book_change" and large < 5:
+            message["asks"] = levels
+            large += 1
+        found.append(json.dumps(message).encode() + b"\n")
+    ndjson = b"".join(found)
+    await write(respond(publishing), ndjson)
+    report = await publishing.stop()
+    assert_balanced(
+        report.buses[0].account, journalled=100, delivered=100 - large, dead_lettered=large
+    )
+    letters = journal_dir / "dead-letters" / "nats.ndjson"
+    reasons = {json.loads(line)["reason"] for line in letters.read_bytes().splitlines()}
+    assert len(letters.read_bytes().splitlines()) == large
+    assert all("2000" in reason for reason in reasons)
+
+    def resend() -> int:
+        return run("publish", "--dead-letters", str(letters.parent), *broker.flags()).returncode
+
+    assert await asyncio.to_thread(resend) == 1
+    assert len(letters.read_bytes().splitlines()) == large
+    assert isinstance(broker.server, NatsServer)
+    broker.server.stop()
+    broker.server.configuration.write_text(
+        broker.server.configuration.read_text().replace("max_payload: 2000", "")
+    )
+    broker.server.start()
+    assert await asyncio.to_thread(resend) == 0
+    assert not letters.exists()
+    arrived = {a.headers["event-id"] for a in await asyncio.to_thread(broker.arrived)}
+    assert arrived == {event.event_id for event in events_of(ndjson)}
+
+
+async def test_unencodable_lines_are_dead_letters(
+    publish: Start, file: FileConfig, journal_dir: Path
+) -> None:
+    publishing = await publish({"file": file})
+    bad = b'{"type":"trade","exchange":"bitmex"}\n'
+    assert respond(publishing).append(lines(1) + bad + lines(1, start=1), 3)
+    report = await publishing.stop()
+    assert_balanced(report.buses[0].account, journalled=3, delivered=2, dead_lettered=1)
+    [letter] = (journal_dir / "dead-letters" / "file.ndjson").read_bytes().splitlines()
+    assert json.loads(letter)["line"] == bad.decode().strip()
+    assert json.loads(letter)["position"] == 1
+
+
+def test_nothing_happens_before_start(journal_dir: Path, file: FileConfig) -> None:
+    Publishing({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
+    assert not journal_dir.exists()

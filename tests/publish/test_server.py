@@ -1,0 +1,246 @@
+"""The server with its publisher: replays end to end, crashes, outages, and no bus at all."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tardis_machine.bronze import Origin
+from tardis_machine.bronze.decoder import decode
+from tardis_machine.messages import encode_line
+from tardis_machine.server.app import TardisMachine
+from tests.buses.arrivals import Arrival
+from tests.cli.conftest import Run
+from tests.publish.brokers import Broker
+from tests.publish.machines import Machine, gone, peak_mb, wait_until
+from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
+from tests.server.conftest import free_ports, query
+from tests.servers.process import free_ports as unused_ports
+
+pytestmark = pytest.mark.kafka
+
+OPTIONS = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:02",
+    "dataTypes": ["trade", "book_change"],
+}
+MEMORY_MB = 300
+
+
+def large_options(messages: int) -> list[dict[str, Any]]:
+    """Ask for about so many messages: every change of three exchanges' books, grouped many ways."""
+    steps = range(1, 2 + messages // 9_000)
+    return [
+        {
+            "exchange": exchange,
+            "from": "2024-03-01",
+            "to": "2024-03-01T00:05",
+            "withDisconnectMessages": True,
+            "dataTypes": ["trade", *(f"book_snapshot_1_grouped{n}_0ms" for n in steps)],
+        }
+        for exchange in ("bitmex", "deribit", "binance-futures")
+    ]
+
+
+def messages_of(arrivals: list[Arrival], transport: str) -> list[bytes]:
+    """Turn what arrived of one response back into its lines, by position."""
+    found = {}
+    for arrival in arrivals:
+        message, envelope = decode(arrival.value)
+        if envelope.context.transport == transport:
+            assert envelope.context.origin is Origin.REPLAY
+            assert envelope.context.ingest_us is not None
+            found[envelope.position] = encode_line(message)
+    return [found[position] for position in range(len(found))]
+
+
+async def test_both_replay_flows_arrive_as_the_clients_saw_them(
+    broker: Broker, journal_dir: Path
+) -> None:
+    machine = TardisMachine(
+        sample_data=True, journal={"dir": journal_dir}, **{broker.bus: broker.config}
+    )
+    port = free_ports()
+    await machine.start(port)
+    http = f"http://127.0.0.1:{port}/replay-normalized"
+    ws = f"http://127.0.0.1:{port + 1}/ws-replay-normalized"
+    async with aiohttp.ClientSession() as client:
+        async with client.get(http + query(OPTIONS)) as response:
+            over_http = await response.read()
+        opt_out = OPTIONS | {"publish": False}
+        async with client.get(http + query(opt_out)) as response:
+            assert await response.read() == over_http
+        async with client.ws_connect(ws + query(OPTIONS)) as socket:
+            over_ws = [message.data.encode() async for message in socket]
+    report = await machine.stop()
+    assert report is not None
+    lines = over_http.splitlines()
+    assert len(lines) > 1_000
+    assert_balanced(report.buses[0].account, journalled=2 * len(lines), delivered=2 * len(lines))
+    arrivals = await asyncio.to_thread(broker.arrived)
+    assert messages_of(arrivals, "http") == lines
+    # NATS drops what it has seen: the same message of another response has the same id.
+    if broker.bus == "kafka":
+        assert messages_of(arrivals, "ws") == lines
+    assert [line for text in over_ws for line in text.splitlines()] == lines
+
+
+@pytest.fixture
+def serve(journal_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """Start a server process that publishes to the given brokers."""
+    started: list[Machine] = []
+
+    def served(*brokers: Broker, more: tuple[str, ...] = ()) -> Machine:
+        flags = [flag for broker in brokers for flag in broker.flags()]
+        quick = ("--retry-max-s", "1", "--send-timeout-s", "5")
+        machine = Machine(
+            free_ports(),
+            tmp_path / f"server-{len(started)}.log",
+            *("--journal-dir", str(journal_dir)),
+            *quick,
+            *flags,
+            *more,
+        )
+        started.append(machine)
+        return machine
+
+    yield served
+    for machine in started:
+        publisher = machine.publisher
+        if machine.process.poll() is None:
+            machine.stop(signal.SIGKILL)
+        if not gone(publisher):
+            os.kill(publisher, signal.SIGKILL)
+
+
+def logs_of(journal: Path) -> list[Path]:
+    return list(journal.glob("*/log.json"))
+
+
+@pytest.mark.parametrize("drained_by", ["its publisher", "the command"])
+def test_server_killed_under_load(
+    broker: Broker, serve: Callable[..., Machine], run: Run, journal_dir: Path, drained_by: str
+) -> None:
+    server = serve(broker)
+    options = large_options(30_000)
+    whole = server.get("/replay-normalized", [each | {"publish": False} for each in options])
+    publisher = server.publisher
+    received = b""
+    with urllib.request.urlopen(server.url("/replay-normalized", options)) as response:
+        stop_after = random.randrange(len(whole) // 10, len(whole) // 2)
+        while len(received) < stop_after:
+            received += response.read1(65_536)
+        server.process.kill()
+        if drained_by == "the command":
+            os.kill(publisher, signal.SIGKILL)
+        received += rest(response)
+    assert len(received) < len(whole)
+    received = received[: received.rfind(b"\n") + 1]
+    server.process.wait()
+    if drained_by == "the command":
+        done = run("publish", "--journal-dir", str(journal_dir), *broker.flags())
+        assert done.returncode == 0, done.stderr
+        assert " pending=0 " in done.stderr
+    wait_until(lambda: not logs_of(journal_dir), "the journal is not drained")
+    wait_until(lambda: gone(publisher), "the publisher does not leave")
+    assert_received_arrived(received, whole, broker.arrived())
+
+
+def rest(response: Any) -> bytes:
+    """Read what was on its way when the server died."""
+    found = b""
+    with suppress(OSError, ValueError, HTTPException):
+        while piece := response.read1(65_536):
+            found += piece
+    return found
+
+
+def test_broker_dead_during_a_whole_replay(
+    mortal: Broker, serve: Callable[..., Machine], journal_dir: Path
+) -> None:
+    mortal.server.kill()
+    server = serve(mortal)
+    body = server.get("/replay-normalized", large_options(200_000))
+    count = body.count(b"\n")
+    assert count >= 200_000
+    wait_until(lambda: server.metric("pending", mortal.bus) == count, "not all is pending")
+    assert peak_mb(server.pid) < MEMORY_MB
+    mortal.server.start()
+    wait_until(lambda: server.metric("pending", mortal.bus) == 0, "not all arrived")
+    assert peak_mb(server.publisher) < MEMORY_MB
+    assert server.metric("delivered_total", mortal.bus) == count
+    assert server.stop(signal.SIGTERM) == 0
+    assert_all_arrived(body, mortal.arrived())
+    assert not logs_of(journal_dir)
+
+
+def test_one_bus_dead_while_the_other_goes_on(
+    broker: Broker, serve: Callable[..., Machine], journal_dir: Path
+) -> None:
+    [port] = unused_ports(1)
+    dead = {
+        "nats": ("--nats-servers", f"nats://127.0.0.1:{port}", "--nats-subject", "x"),
+        "kafka": ("--kafka-brokers", f"127.0.0.1:{port}", "--kafka-topic", "x"),
+    }
+    other = "nats" if broker.bus == "kafka" else "kafka"
+    server = serve(broker, more=(*dead[other], "--retry-max", "1", "--drain-timeout-s", "1"))
+    body = server.get("/replay-normalized", OPTIONS)
+    count = body.count(b"\n")
+    wait_until(lambda: server.metric("delivered_total", broker.bus) == count, "not delivered")
+    wait_until(lambda: server.metric("bus_healthy", other) == 0, "the dead bus seems healthy")
+    health = json.loads(server.get("/health-check"))
+    assert health["status"] == "Degraded"
+    assert health["unhealthy"] == [f"{other}: unhealthy"]
+    assert server.metric("pending", other) == count
+    assert server.stop(signal.SIGTERM) == 1
+    assert f"journalled={count} " in server.wait_for(f"drained bus={other}")
+    assert_all_arrived(body, broker.arrived())
+    assert logs_of(journal_dir)
+
+
+def test_publishing_off_leaves_no_trace(
+    broker: Broker, serve: Callable[..., Machine], tmp_path: Path
+) -> None:
+    published = serve(broker).get("/replay-normalized", OPTIONS)
+    state = tmp_path / "state"
+    server = Machine(free_ports(), tmp_path / "server.log", XDG_STATE_HOME=str(state))
+    assert server.get("/replay-normalized", OPTIONS) == published
+    fields = {"status", "uptimeHours", "timestampMs", "memoryInfo"}
+    assert set(json.loads(server.get("/health-check"))) == fields
+    assert b"tardis_machine_publish" not in server.get("/metrics")
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
+    assert children == ""
+    assert not state.exists()
+    assert server.stop(signal.SIGTERM) == 0
+
+
+def test_publishing_off_imports_no_bus_client() -> None:
+    program = """
+import asyncio, sys
+from tardis_machine.server.app import TardisMachine
+from tests.server.conftest import free_ports
+
+async def main():
+    async with TardisMachine(sample_data=True, port=free_ports()):
+        pass
+
+asyncio.run(main())
+print(sorted({"confluent_kafka", "nats", "tardis_machine.publish.publisher"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
