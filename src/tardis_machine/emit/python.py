@@ -7,6 +7,7 @@ import msgspec
 
 from tardis_machine.emit import datatypes
 from tardis_machine.emit.bars import Bar
+from tardis_machine.emit.book import Change
 from tardis_machine.emit.datatypes import BookSnapshots, DataType, TradeBars
 from tardis_machine.emit.levels import PAIRS, Layout, Levels
 from tardis_machine.emit.numbers import Number, canonical
@@ -24,15 +25,16 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 class _Heads(dict[str, str]):
     """How a message of one type starts, by symbol."""
 
-    __slots__ = ("_exchange", "_type")
+    __slots__ = ("_exchange", "_rest", "_type")
 
-    def __init__(self, message_type: str, exchange: str) -> None:
+    def __init__(self, message_type: str, exchange: str, rest: str = "") -> None:
         self._type = message_type
         self._exchange = quote(exchange)
+        self._rest = rest
 
     def __missing__(self, symbol: str) -> str:
         head = self[symbol] = (
-            f'{{"type":"{self._type}","symbol":{quote(symbol)},"exchange":{self._exchange}'
+            f'{{"type":"{self._type}","symbol":{quote(symbol)},"exchange":{self._exchange}{self._rest}'
         )
         return head
 
@@ -61,7 +63,8 @@ class Emitter:
         self._sends_liquidations = "liquidation" in sends
         self._sends_summaries = "option_summary" in sends
         self._trade_heads = _Heads("trade", exchange)
-        self._change_heads = _Heads("book_change", exchange)
+        self._change_heads = _Heads("book_change", exchange, ',"isSnapshot":false,"bids":[')
+        self._full_heads = _Heads("book_change", exchange, ',"isSnapshot":true,"bids":[')
         self._ticker_heads = _Heads("derivative_ticker", exchange)
         self._book_ticker_heads = _Heads("book_ticker", exchange)
         self._liquidation_heads = _Heads("liquidation", exchange)
@@ -130,6 +133,7 @@ class Emitter:
         # Mappers give pairs as lists; whatever else is left to the layout.
         bid_pairs = bids if type(bids) is list and layout is PAIRS else layout(bids)
         ask_pairs = asks if type(asks) is list and layout is PAIRS else layout(asks)
+        bids_text = asks_text = ""
         due: list[str] | None = None
         if self._snapshot_types:
             snapshots = self._snapshots.get(symbol)
@@ -138,24 +142,31 @@ class Emitter:
                     self._snapshot_heads[symbol], self._snapshot_types
                 )
             book = snapshots.book
-            bid_changes, bids_text = book.bids.parse(bid_pairs)
-            ask_changes, asks_text = book.asks.parse(ask_pairs)
-            ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
+            bid_changes: list[Change] = []
+            ask_changes: list[Change] = []
+            if bid_pairs:
+                bid_changes, bids_text = book.bids.parse(bid_pairs)
+            if ask_pairs:
+                ask_changes, asks_text = book.asks.parse(ask_pairs)
+            ms = 0
+            if snapshots.timed:
+                ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
             due = snapshots.change(is_snapshot, bid_changes, ask_changes, ms, time, local)
             if not book.ready:
                 self.ignored_changes += 1
         elif self._sends_changes:
-            bids_text = asks_text = ""
-            for price, amount in bid_pairs:
-                bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
-            for price, amount in ask_pairs:
-                asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
-            bids_text = bids_text[1:]
-            asks_text = asks_text[1:]
+            if bid_pairs:
+                for price, amount in bid_pairs:
+                    bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+                bids_text = bids_text[1:]
+            if ask_pairs:
+                for price, amount in ask_pairs:
+                    asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+                asks_text = asks_text[1:]
         if self._sends_changes:
+            head = self._full_heads[symbol] if is_snapshot else self._change_heads[symbol]
             self._parts.append(
-                f'{self._change_heads[symbol]},"isSnapshot":{"true" if is_snapshot else "false"},'
-                f'"bids":[{bids_text}],"asks":[{asks_text}],'
+                f'{head}{bids_text}],"asks":[{asks_text}],'
                 f'"timestamp":"{time}","localTimestamp":"{local}"}}\n'
             )
         if due:

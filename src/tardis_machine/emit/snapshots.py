@@ -119,7 +119,7 @@ class _Snapshot:
 class Snapshots:
     """All computed snapshots of one symbol, in the order they were asked for."""
 
-    __slots__ = ("_grouped", "_snapshots", "_timed", "book")
+    __slots__ = ("_grouped", "_snapshots", "book", "timed")
 
     def __init__(self, head: str, specs: Sequence[BookSnapshots]) -> None:
         depth = max((spec.depth for spec in specs if spec.grouping is None), default=0)
@@ -127,7 +127,7 @@ class Snapshots:
         self.book = Book(depth, grouped=grouped)
         self._grouped: list[_Grouped] = []
         self._snapshots: list[_Snapshot] = []
-        self._timed = any(spec.interval for spec in specs)
+        self.timed = any(spec.interval for spec in specs)
         for spec in specs:
             rows: _Rows
             if spec.grouping is None:
@@ -147,23 +147,21 @@ class Snapshots:
         local: str,
     ) -> list[str]:
         """Apply a book change; returns the snapshots it makes due."""
-        early = (
-            [snapshot.before(ms, local) for snapshot in self._snapshots] if self._timed else None
-        )
-        self.book.update(is_snapshot, bids, asks)
+        early = [snapshot.before(ms, local) for snapshot in self._snapshots] if self.timed else ()
+        book = self.book
+        book.update(is_snapshot, bids, asks)
+        for grouped in self._grouped:
+            if book.bids.changed:
+                grouped.bids.note(book.bids.changed)
+            if book.asks.changed:
+                grouped.asks.note(book.asks.changed)
         if self._grouped:
-            self._note_groups()
-        due: list[str] = []
+            book.bids.changed.clear()
+            book.asks.changed.clear()
+        due = []
         for position, snapshot in enumerate(self._snapshots):
-            if early is not None and (text := early[position]) is not None:
+            if early and (text := early[position]) is not None:
                 due.append(text)
             if (text := snapshot.after(ms, time, local)) is not None:
                 due.append(text)
         return due
-
-    def _note_groups(self) -> None:
-        for side in (self.book.bids, self.book.asks):
-            if side.changed:
-                for grouped in self._grouped:
-                    (grouped.bids if side is self.book.bids else grouped.asks).note(side.changed)
-                side.changed.clear()
