@@ -96,6 +96,14 @@ async def test_bad_options_answer_400(served: Served, path: str, options: Any, p
         assert part in (await response.json())["message"]
 
 
+async def test_what_the_sample_does_not_have_is_404(served: Served) -> None:
+    options = OPTIONS | {"from": "2025-01-01", "to": "2025-01-02"}
+    for path, asked in (("/replay-normalized", options), ("/replay", RAW | {"to": "2025-01-01"})):
+        async with served.client.get(served.http(path, asked)) as response:
+            assert response.status == 404
+            assert "sample data" in (await response.json())["message"]
+
+
 async def test_unknown_options_are_refused_when_strict(start: Start) -> None:
     strict = await start(strict=True)
     odd = OPTIONS | {"odd": 1}

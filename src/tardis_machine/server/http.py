@@ -12,7 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.options import OptionsError, parse_replay, parse_replay_normalized
+from tardis_machine.options import parse_replay, parse_replay_normalized
 from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server.access import failure
 from tardis_machine.server.pace import Journal, Replay
@@ -51,9 +51,10 @@ class HttpRoutes:
             return failure(404, f"no such resource: expected GET of {', '.join(self._routes)}")
         try:
             response = await handler(request)
-        except OptionsError as error:
+        except TardisMachineError as error:
             self._services.metrics.responses.labels(path, "refused").inc()
-            response = failure(error.status, str(error))
+            _report(error, path, cut=False)
+            response = failure(status_of(error), str(error))
         if not response.prepared:
             response.headers.update(gate.sharing(request))
         return response

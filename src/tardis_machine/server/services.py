@@ -74,8 +74,14 @@ class Services:
         messages = self.metrics.messages.labels(route)
         sent_bytes = self.metrics.bytes.labels(route)
 
+        total = size = 0
+        began = time.monotonic()
+
         async def counted(data: bytes, count: int) -> None:
+            nonlocal total, size
             await send(data)
+            total += count
+            size += len(data)
             messages.inc(count)
             sent_bytes.inc(len(data))
 
@@ -98,6 +104,16 @@ class Services:
             self.metrics.malformed.labels(route).inc(replay.malformed)
             self.metrics.active.labels(route).dec()
             self.metrics.responses.labels(route, outcome).inc()
+            log.info(
+                "response ended",
+                extra={
+                    "route": route,
+                    "outcome": outcome,
+                    "messages": total,
+                    "bytes": size,
+                    "seconds": round(time.monotonic() - began, 3),
+                },
+            )
 
 
 def status_of(error: BaseException) -> int:
