@@ -15,6 +15,7 @@ from tardis_machine.lake.tables import Tables
 
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parents[2] / ".parts"))
 
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
@@ -22,6 +23,8 @@ SMALL = {
     # Data of a few thousand rows: planning and compiling are what takes time.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.defaultJavaOptions": _JVM,
+    "spark.executor.defaultJavaOptions": _JVM,
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 

@@ -29,6 +29,7 @@ def produce(broker: KafkaBroker, topic: str, values: Sequence[bytes]) -> None:
     for value in values:
         producer.produce(topic, value, key=b"bitmex", headers={"payload-case": b"trade"})
     assert producer.flush(30) == 0
+    producer.close()
 
 
 @pytest.fixture

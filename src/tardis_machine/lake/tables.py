@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tardis_machine.lake import bronze, silver
@@ -102,7 +103,8 @@ class Tables:
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.spark = spark
-        self.root = root.rstrip("/")
+        # SQL takes a relative path for the name of a schema.
+        self.root = root.rstrip("/") if ":" in root else str(Path(root).absolute())
         self._known: set[str] = set()
 
     def path(self, table: Table) -> str:
@@ -119,7 +121,7 @@ class Tables:
 
         if table.path not in self._known:
             try:
-                self.spark.sql(f"DESCRIBE DETAIL {self.name(table)}").collect()
+                self.spark.read.format("delta").load(self.path(table)).schema  # noqa: B018
             except AnalysisException:
                 return False
             self._known.add(table.path)
