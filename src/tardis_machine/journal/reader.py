@@ -38,6 +38,11 @@ class Reader:
         self._buffer = b""
         self._start = 0
 
+    @property
+    def buffered(self) -> int:
+        """Give the size of the piece in memory."""
+        return len(self._buffer)
+
     def read(self) -> entry.Entry | Gap | None:
         """Give the next entry or gap; None if there is none, for now or (log finished) for good."""
         while True:
@@ -72,6 +77,7 @@ class Reader:
                     return None
             found = entry.parse(self._buffer, self._start, self.segment, self.offset)
         except entry.CorruptError:
+            self._buffer, self._start = b"", 0  # perhaps it was just being written: read it anew
             return None
         self._start += found.end - found.offset
         self.offset = found.end

@@ -184,6 +184,11 @@ class Delivery:
         track = self._tracks.get(log.name)
         return otherwise if track is None else (track.reader.segment, track.reader.messages)
 
+    @property
+    def held(self) -> int:
+        """Count the records in memory."""
+        return self._held
+
     def drain(self) -> None:
         """Wait for no batch to fill from now on, and not long after a failure."""
         with self._changed:

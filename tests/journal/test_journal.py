@@ -1,0 +1,224 @@
+"""What the model leaves out: full disks, damage, syncing, and reading piecewise."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.journal import (
+    Directory,
+    Entry,
+    Gap,
+    LockedError,
+    Log,
+    Provenance,
+    Reader,
+    Writer,
+)
+from tardis_machine.journal import entry as entries
+from tardis_machine.journal.segment import HEADER_BYTES, segment_path
+
+PROVENANCE = Provenance("producer", "request", "session", 2, "http", "/replay-normalized")
+
+
+def writer(path: Path, *, fsync: float | None = None, max_bytes: int = 1 << 20) -> Writer:
+    return Writer(path, "producer", ["kafka"], max_bytes=max_bytes, fsync=fsync)
+
+
+def append(journal: Writer, number: int, size: int = 100) -> bool:
+    data = b"%d " % number + b"x" * size + b"\n"
+    return journal.append(entries.encode_provenance(PROVENANCE), data, 1, number)
+
+
+def read_all(log: Log) -> list[Entry | Gap]:
+    reader = Reader(log, 0, 0, 0)
+    found = []
+    while (each := reader.read()) is not None:
+        found.append(each)
+    return found
+
+
+def positions(found: Sequence[Entry | Gap]) -> list[int | str]:
+    return [each.position if isinstance(each, Entry) else each.reason for each in found]
+
+
+def only_log(path: Path) -> Log:
+    [log] = Directory(path).logs()
+    return log
+
+
+def test_an_entry_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    provenance = entries.encode_provenance(PROVENANCE)
+    assert journal.append(provenance, b"a\nb\n", 2, 7)
+    assert journal.append(provenance, b"hidden\n", 1, 9, hidden=True)
+    journal.close()
+    first, second = read_all(only_log(tmp_path))
+    assert isinstance(first, Entry)
+    assert isinstance(second, Entry)
+    assert entries.decode_provenance(first.provenance) == PROVENANCE
+    assert (first.data, first.messages, first.position, first.hidden) == (b"a\nb\n", 2, 7, False)
+    assert (second.data, second.messages, second.position) == (b"hidden\n", 1, 9)
+    assert second.hidden
+    assert 0 < first.ingest_us <= second.ingest_us
+
+
+def test_a_full_disk_is_a_full_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = writer(tmp_path)
+    assert append(journal, 0)
+
+    def torn_write(fd: int, parts: Sequence[bytes]) -> int:
+        os.write(fd, parts[0])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", torn_write)
+        assert not append(journal, 1)
+        assert not journal.has_room()
+    assert append(journal, 2)
+    assert journal.has_room()
+    journal.close()
+    assert positions(read_all(only_log(tmp_path))) == [0, 2]
+    assert only_log(tmp_path).end().messages == 2
+
+
+def test_other_errors_of_the_disk_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = writer(tmp_path)
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            append(journal, 0)
+    journal.close()
+
+
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = writer(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", lambda fd, parts: os.write(fd, parts[0]))
+        assert append(journal, 0)
+    journal.close()
+    assert positions(read_all(only_log(tmp_path))) == [0]
+
+
+def test_one_damaged_entry_costs_only_itself(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    for number in range(5):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    second = read_all(log)[1]
+    path = segment_path(log.path, 0)
+    content = bytearray(path.read_bytes())
+    content[second.offset + 80] ^= 0xFF
+    path.write_bytes(content)
+    found = read_all(only_log(tmp_path))
+    assert positions(found) == [0, "corrupt", 2, 3, 4]
+    assert found[1].messages == 1
+
+
+def test_a_damaged_header_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    journal.segment_bytes = 1_000
+    for number in range(12):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    second = read_all(log)[1]
+    path = segment_path(log.path, 0)
+    content = bytearray(path.read_bytes())
+    content[second.offset : second.offset + 20] = bytes(20)
+    path.write_bytes(content)
+    found = read_all(only_log(tmp_path))
+    gap = found[1]
+    assert isinstance(gap, Gap)
+    assert (gap.reason, gap.segment) == ("corrupt", 1)
+    assert 1 + gap.messages + len(found[2:]) == 12
+
+
+def test_segments_deleted_by_hand_are_a_gap_that_is_counted(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    journal.segment_bytes = 1_000
+    for number in range(20):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    segment_path(log.path, 0).unlink()
+    gap, *rest = read_all(log)
+    assert isinstance(gap, Gap)
+    assert gap.first is None
+    assert gap.messages + len(rest) == 20
+
+
+@pytest.mark.parametrize("fsync", [None, 0.0, 0.01])
+def test_syncing_changes_nothing_but_when(tmp_path: Path, fsync: float | None) -> None:
+    journal = writer(tmp_path, fsync=fsync)
+    journal.segment_bytes = 1_000
+    for number in range(50):
+        assert append(journal, number)
+    journal.close()
+    assert positions(read_all(only_log(tmp_path))) == list(range(50))
+
+
+def test_a_writer_keeps_its_log_unfinished(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    log = only_log(tmp_path)
+    assert not log.finished()
+    journal.close()
+    assert log.finished()
+
+
+def test_one_publisher_per_directory(tmp_path: Path) -> None:
+    first, second = Directory(tmp_path), Directory(tmp_path)
+    first.lock()
+    with pytest.raises(LockedError) as raised:
+        second.lock()
+    assert raised.value.pid == str(os.getpid())
+    second.ask_for_lock()
+    assert first.asked_for_lock()
+    first.unlock()
+    second.lock()
+    assert not second.asked_for_lock()
+    second.unlock()
+
+
+def test_reading_holds_a_piece_at_a_time(tmp_path: Path) -> None:
+    journal = writer(tmp_path, max_bytes=64 << 20)
+    for number in range(400):
+        assert append(journal, number, size=50_000)
+    journal.close()
+    reader = Reader(only_log(tmp_path), 0, 0, 0)
+    largest = 0
+    while reader.read() is not None:
+        largest = max(largest, reader.buffered)
+    assert HEADER_BYTES < largest <= 256 * 1024
+
+
+def test_an_entry_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:
+    journal = writer(tmp_path, max_bytes=64 << 20)
+    for number, size in enumerate((10, 3_000_000, 10)):
+        assert append(journal, number, size=size)
+    journal.close()
+    found = read_all(only_log(tmp_path))
+    assert positions(found) == [0, 1, 2]
+    assert isinstance(found[1], Entry)
+    assert len(found[1].data) > 3_000_000
+
+
+def test_the_end_is_found_in_the_last_segment_alone(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    journal.segment_bytes = 1_000
+    for number in range(30):
+        append(journal, number)
+    path = only_log(tmp_path).path
+    for segment in sorted(path.glob("*.seg"))[:-1]:
+        segment.write_bytes(segment.read_bytes()[:HEADER_BYTES])
+    assert only_log(tmp_path).end().messages == 30
+    journal.close()
