@@ -25,7 +25,6 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.driver.defaultJavaOptions": _JVM,
     "spark.executor.defaultJavaOptions": _JVM,
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
