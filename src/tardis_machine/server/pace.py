@@ -12,7 +12,8 @@ from tardis_machine.replay import Batch
 
 _SEND_BYTES: Final = 64 * 1024
 _SEND_AFTER_S: Final = 0.25
-# Steps take about 2 ms; no turn is to hold the loop for more than 10.
+# Steps take about 2 ms. A replay that is alone may take several, but holds the loop for less
+# than 10 ms; with others waiting, one step is a turn.
 _TURN_S: Final = 0.004
 
 
@@ -26,6 +27,11 @@ class Turns:
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
+
+    @property
+    def contended(self) -> bool:
+        """Whether others are waiting."""
+        return bool(self._waiting)
 
     async def take(self) -> None:
         """Wait for this caller's turn."""
@@ -104,7 +110,7 @@ async def deliver(
             await flush()
             await settled(waiting)
             turn_ends = 0.0
-        if time.monotonic() >= turn_ends:
+        if turns.contended or time.monotonic() >= turn_ends:
             await turns.take()
             turn_ends = time.monotonic() + _TURN_S
         try:
