@@ -19,6 +19,7 @@ _STAMP_LENGTH: Final = 29
 _LOCAL_LENGTH: Final = 26
 _DIGITS_AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
 _STAMP_FORM: Final = b"0000-00-00T00:00:00.0000000Z "
+_LONG_LINE: Final = 32 * 1024
 _NO_ERA: Final = b"~"
 _CHANNEL: Final = re.compile(rb'"(?:table|stream|channel|topic|ch)"\s*:\s*"([^"]{1,64})"')
 
@@ -148,6 +149,10 @@ class Normalizer:
         end = min(len(lines), first + count)
         if limit is not None:
             end = self._up_to(limit, first, end, inclusive=inclusive)
+        if max(map(len, lines[first:end])) > _LONG_LINE:
+            # A book's snapshot takes milliseconds by itself.
+            long = next(at for at in range(first, end) if len(lines[at]) > _LONG_LINE)
+            end = max(long, first + 1)
         if not self._sends_disconnects and b"" in lines[first:end]:
             # What is hidden from the client comes last in its batch.
             end = lines.index(b"", first) + 1

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # A step is meant to take this long, so that others on the same event loop get their turn.
 _STEP_S: Final = 0.002
+_STEP_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 1024
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
 _FIRST_LINES: Final = 1
@@ -224,8 +225,9 @@ class NormalizedReplay:
             stream = self._earliest()
         elapsed = thread_time() - started
         if done >= self._lines:
-            share = min(2.0, max(0.5, _STEP_S / max(elapsed, 1e-6)))
-            self._lines = min(_MAX_LINES, max(1, int(self._lines * share)))
+            size = sum(map(len, self._parts))
+            share = min(2.0, _STEP_S / max(elapsed, 1e-6), _STEP_BYTES / max(size, 1))
+            self._lines = min(_MAX_LINES, max(1, int(self._lines * max(0.5, share))))
 
     def _limit(self, stream: Normalizer) -> tuple[bytes | None, bool]:
         """Up to where this stream may run before another has its turn."""
