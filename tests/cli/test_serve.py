@@ -75,6 +75,14 @@ def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
+def test_no_process_outlives_the_one_that_watches_it(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process.wait_for("listening", count=2)
+    process.stop(signal.SIGKILL)
+    process.wait_for("stopped", count=2)
+
+
 def test_a_taken_port_is_an_error(run: Run) -> None:
     port = free_ports()
     with socket.socket() as taken:

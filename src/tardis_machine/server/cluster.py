@@ -5,6 +5,7 @@ The listening sockets are made once and inherited, not bound again by each proce
 also give it to one that is busy; and a second server on the same ports is still refused.
 """
 
+import ctypes
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _QUICK_DEATH_S: Final = 5.0
 _RESTART_DELAY_S: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def run_cluster(serve: Callable[[], int], *, processes: int) -> int:
@@ -56,11 +58,13 @@ def run_cluster(serve: Callable[[], int], *, processes: int) -> int:
 
 
 def _worker(serve: Callable[[], int]) -> int:
+    parent = os.getpid()
     pid = os.fork()
-    return pid or _serve_and_exit(serve)
+    return pid or _serve_and_exit(serve, parent)
 
 
-def _serve_and_exit(serve: Callable[[], int]) -> NoReturn:
+def _serve_and_exit(serve: Callable[[], int], parent: int) -> NoReturn:
+    _end_with(parent)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     code = 1
@@ -72,3 +76,11 @@ def _serve_and_exit(serve: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """Be told to stop when the parent dies, however it does: nobody else would tell."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it was quicker
+            os._exit(1)
