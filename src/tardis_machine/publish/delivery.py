@@ -9,9 +9,9 @@ in order, so that order per key holds; nothing else is sent twice.
 import logging
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from tardis_machine.bronze import Context, Rejected
@@ -95,10 +95,34 @@ class Load:
 
 
 class Sent(NamedTuple):
-    """A record of a batch, and the load it belongs to."""
+    """A record that has to be sent again, and the load it belongs to."""
 
     load: Load
     record: Record
+
+
+class Batch:
+    """Records of several loads, in order; `parts` says how many of which."""
+
+    __slots__ = ("parts", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.parts: list[tuple[Load, int]] = []
+
+    def add(self, load: Load, records: Sequence[Record]) -> None:
+        self.records += records
+        self.parts.append((load, len(records)))
+
+    def loads_of(self, indexes: Iterable[int]) -> Iterator[tuple[Load, Record]]:
+        """Give the records at these places, ascending, with their loads."""
+        parts = iter(self.parts)
+        load, end = next(parts)
+        for index in indexes:
+            while index >= end:
+                load, count = next(parts)
+                end += count
+            yield load, self.records[index]
 
 
 class Track:
@@ -302,7 +326,7 @@ class Delivery:
             batch = self._gather()
             if batch is None:
                 break
-            if batch:
+            if batch.records:
                 self._send(batch)
             self._move_cursors()
         self._bus.close()
@@ -326,7 +350,7 @@ class Delivery:
                 self._note_recovery()
                 return
 
-    def _gather(self) -> list[Sent] | None:
+    def _gather(self) -> Batch | None:
         """Wait for a full batch, or for the time of one that is not; None when stopping.
 
         Empty if only messages that were filtered have come.
@@ -349,60 +373,61 @@ class Delivery:
                 return None
             return self._take()
 
-    def _take(self) -> list[Sent]:
+    def _take(self) -> Batch:
         """Take a batch: what failed before, in order, then what is new."""
-        records, size = self._limits.records, self._limits.bytes
-        batch: list[Sent] = []
-        for sent in self._again[:records]:
-            size -= len(sent.record.value)
-            if size < 0 and batch:
+        batch = Batch()
+        records, room = self._limits.records, self._limits.bytes
+        taken = 0
+        for load, record in self._again[:records]:
+            room -= len(record.value)
+            if room < 0 and taken:
                 break
-            batch.append(sent)
-        del self._again[: len(batch)]
-        if self._again:
-            return batch
-        while self._queue and len(batch) < records:
+            batch.add(load, (record,))
+            taken += 1
+        del self._again[:taken]
+        while not self._again and self._queue and len(batch.records) < records:
             load = self._queue[0]
-            for record in islice(load.records, self._taken, None):
-                size -= len(record.value)
-                if batch and (size < 0 or len(batch) >= records):
-                    return batch
-                batch.append(Sent(load, record))
-                self._taken += 1
-                self._unsent -= 1
-                self._unsent_bytes -= len(record.value)
+            whole = load.records if not self._taken else load.records[self._taken :]
+            size = load.size if not self._taken else sum([len(r.value) for r in whole])
+            fitting = len(whole)
+            if fitting > records - len(batch.records) or size > room:
+                fitting, size = _fitting(whole, records - len(batch.records), room)
+                if not fitting and not batch.records:
+                    fitting, size = 1, len(whole[0].value)  # larger than any batch: alone
+            if fitting:
+                batch.add(load, whole[:fitting])
+            self._unsent -= fitting
+            self._unsent_bytes -= size
+            room -= size
+            if fitting < len(whole):
+                self._taken += fitting
+                break
             self._queue.popleft()
             self._taken = 0
         return batch
 
-    def _send(self, batch: list[Sent]) -> None:
-        records = [sent.record for sent in batch]
+    def _send(self, batch: Batch) -> None:
         try:
-            result = self._bus.send(records, self._config.send_timeout_s)
+            result = self._bus.send(batch.records, self._config.send_timeout_s)
         except Exception as error:  # noqa: BLE001 - a bug in one bus must not stop it for good
             _log.exception("bus failed unexpectedly", extra={"bus": self.name})
             reason = BusUnavailableError(self.name, f"{type(error).__name__}: {error}")
-            result = SendResult(0, 0, [Failure(i, reason) for i in range(len(records))])
+            failures = [Failure(index, reason) for index in range(len(batch.records))]
+            result = SendResult(0, 0, failures)
         statistics = self.statistics
-        statistics.batches.observe(len(batch))
-        failed = dict(result.failures)
+        statistics.batches.observe(len(batch.records))
         now_us = time.time_ns() // 1000
-        previous: Load | None = None
-        settled = 0
-        for index, sent in enumerate(batch):
-            if failed and index in failed:
-                continue
-            load = sent.load
-            load.open -= 1
-            if load is not previous:
-                if previous is not None:
-                    statistics.latency.observe((now_us - previous.ingest_us) / 1e6, settled)
-                previous, settled = load, 0
-            settled += 1
-        if previous is not None:
-            statistics.latency.observe((now_us - previous.ingest_us) / 1e6, settled)
-            previous.duplicates += result.duplicates
+        failed = [index for index, _ in result.failures]
+        start = 0
+        for load, count in batch.parts:
+            delivered = count
+            if failed:
+                delivered -= bisect_left(failed, start + count) - bisect_left(failed, start)
+            load.open -= delivered
+            start += count
+            statistics.latency.observe((now_us - load.ingest_us) / 1e6, delivered)
         if result.delivered:
+            batch.parts[-1][0].duplicates += result.duplicates
             self._note_recovery()
             if not statistics.delivered:
                 _log.info("first delivery", extra={"bus": self.name, "records": result.delivered})
@@ -410,16 +435,15 @@ class Delivery:
         if failed:
             self._settle_failures(batch, result.failures)
 
-    def _settle_failures(self, batch: list[Sent], failures: Sequence[Failure]) -> None:
+    def _settle_failures(self, batch: Batch, failures: Sequence[Failure]) -> None:
         """Keep what may yet be delivered for the next batch, bury what never will be."""
         again: list[Sent] = []
         reason = ""
-        for index, error in failures:
-            sent = batch[index]
-            if not error.retriable and self._dead(sent, str(error)):
-                continue
-            again.append(sent)
-            reason = reason or str(error)
+        failed = batch.loads_of([index for index, _ in failures])
+        for (load, record), (_, error) in zip(failed, failures, strict=True):
+            if error.retriable or not self._dead(load, record, str(error)):
+                again.append(Sent(load, record))
+                reason = reason or str(error)
         if again:
             with self._changed:
                 self._again = again + self._again
@@ -427,9 +451,8 @@ class Delivery:
             self._note_trouble(reason, retriable=True, records=len(again))
             self._pause()
 
-    def _dead(self, sent: Sent, reason: str) -> bool:
+    def _dead(self, load: Load, record: Record, reason: str) -> bool:
         """Write a dead letter; False if that failed, and the record must be kept."""
-        load, record = sent
         try:
             self._dead_letters.add_event(load.context, record.event, record.destination, reason)
         except OSError as error:
@@ -516,3 +539,13 @@ class Delivery:
 
     def _say_dead_letter_trouble(self, error: OSError) -> None:
         self._note_trouble(f"dead letters cannot be written: {error}", retriable=True)
+
+
+def _fitting(records: Sequence[Record], count: int, size: int) -> tuple[int, int]:
+    """Tell how many of the first records fit, and their bytes."""
+    total = 0
+    for number, record in enumerate(records[:count]):
+        if total + len(record.value) > size:
+            return number, total
+        total += len(record.value)
+    return min(count, len(records)), total

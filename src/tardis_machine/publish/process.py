@@ -6,6 +6,7 @@ delivers what is left, and exits, or makes way for the publisher of the next ser
 """
 
 import contextlib
+import gc
 import logging
 import os
 import queue
@@ -27,6 +28,7 @@ from tardis_machine.publish.publisher import Publisher, Snapshot
 
 _log = logging.getLogger(__name__)
 
+GC_THRESHOLDS: Final = (100_000, 20, 100)
 _TICK_S: Final = 0.1
 _TELL_S: Final = 0.5
 _GRACE_S: Final = 1.0
@@ -158,6 +160,9 @@ def main() -> None:
     """Run with the configuration that comes first on standard input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
+    # Records are tuples without cycles, thousands at a time: looking for cycles in them only costs.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     code = Process(settings, int(sys.argv[1])).run()
     sys.stdout.flush()
     sys.stderr.flush()
