@@ -64,6 +64,10 @@ class TardisMachine:
             raise ConfigError(
                 next(iter(settings)), None, f"unknown setting, expected one of {', '.join(known)}"
             )
+        if server is None:  # the command has said what its flags deserve
+            for section in (self.config, self._history_config, *buses.values()):
+                for warning in section.warnings():
+                    log.warning(warning)
         self.metrics = Metrics()
         self._publishing: Publishing | None = None
         if buses:
@@ -81,10 +85,12 @@ class TardisMachine:
         """Listen on `port` and the one after it; `sockets` that listen already may be given."""
         if self._services is not None:
             raise RuntimeError("this TardisMachine has been started already")
-        taken = sockets or listen(self.config.host, self.config.port if port is None else port)
+        config = self.config if port is None else from_dict(ServerConfig, {"port": port})
+        taken = sockets or listen(self.config.host, config.port)
         try:
             await self._serve(taken)
         except BaseException:
+            await self.stop()
             taken.close()
             raise
         log.info("listening", extra={"http": _address(taken.http), "ws": _address(taken.websocket)})
@@ -94,10 +100,11 @@ class TardisMachine:
         services, self._services = self._services, None
         if services is None:
             return None
-        for server in self._servers:
-            server.close()
+        while self._servers:
+            self._servers.pop().close()
         services.end()
-        for listener in self._listeners:
+        while self._listeners:
+            listener = self._listeners.pop()
             listener.pre_shutdown()
             await listener.shutdown(_END_WAIT_S)
         report = None if self._publishing is None else await self._publishing.stop()

@@ -73,7 +73,6 @@ class Services:
         """Deliver a replay to one client, and account for it however it ends."""
         messages = self.metrics.messages.labels(route)
         sent_bytes = self.metrics.bytes.labels(route)
-
         total = size = 0
         began = time.monotonic()
 

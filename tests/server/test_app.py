@@ -1,0 +1,43 @@
+"""TardisMachine as a class."""
+
+import logging
+
+import pytest
+
+from tardis_machine import TardisMachine
+from tardis_machine.config import ConfigError
+from tests.server.conftest import Start, free_ports
+
+
+@pytest.mark.parametrize("port", [0, 65535, "many"])
+async def test_a_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match="port"):
+        await TardisMachine(sample_data=True).start(port)
+
+
+async def test_it_starts_again_after_a_stop() -> None:
+    machine = TardisMachine(sample_data=True)
+    port = free_ports()
+    for _ in range(2):
+        await machine.start(port)
+        with pytest.raises(RuntimeError, match="already"):
+            await machine.start(port)
+        assert await machine.stop() is None
+    assert await machine.stop() is None
+
+
+async def test_a_failed_start_gives_everything_back(start: Start) -> None:
+    served = await start()
+    other = TardisMachine(sample_data=True)
+    with pytest.raises(Exception, match="in use"):
+        await other.start(served.port)
+    await other.start(free_ports())
+    await other.stop()
+
+
+def test_an_open_door_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        TardisMachine(sample_data=True, host="0.0.0.0", auth_token="t")
+        assert not caplog.records
+        TardisMachine(sample_data=True, host="0.0.0.0")
+    assert "without --auth-token" in caplog.text
