@@ -73,7 +73,8 @@ class Normalizer:
         self._symbols = symbols
         self._strict = strict
         self._sends_disconnects = sends_disconnects
-        self._throttle = Throttle()
+        self._malformed_throttle = Throttle()
+        self._ignored_throttle = Throttle()
         self._emitter = Emitter(exchange.name, data_types, sent)
         if symbols is not None:
             # Exchanges that match symbols as written have lower-case ones, most print upper case.
@@ -94,6 +95,11 @@ class Normalizer:
         self._disconnected = False
         self._before_hidden: list[Taken] = []
         self._hidden: Taken | None = None
+
+    @property
+    def name(self) -> str:
+        """The exchange's."""
+        return self._exchange.name
 
     @property
     def ignored_changes(self) -> int:
@@ -265,7 +271,7 @@ class Normalizer:
         reason = str(error) or type(error).__name__
         if self._strict:
             raise NormalizeError(self._exchange.name, channel, local, reason) from error
-        held_back = self._throttle.allow()
+        held_back = self._malformed_throttle.allow()
         if held_back is not None:
             log.warning(
                 "line cannot be normalized",
@@ -288,7 +294,7 @@ class Normalizer:
                 self._local,
                 f"{changes} book changes before the book's first snapshot",
             )
-        held_back = self._throttle.allow()
+        held_back = self._ignored_throttle.allow()
         if held_back is not None:
             log.warning(
                 "book changes before the first snapshot",

@@ -18,7 +18,7 @@ from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.history import Filter, History, Reader
 from tardis_machine.log import Throttle
 from tardis_machine.messages import Message, decode_lines
-from tardis_machine.normalize import Normalizer
+from tardis_machine.normalize import NormalizeError, Normalizer
 from tardis_machine.options import (
     ReplayNormalizedOptions,
     ReplayOptions,
@@ -34,6 +34,8 @@ _STEP_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 1024
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
 _FIRST_LINES: Final = 1
+# After every local time.
+_END: Final = b"~"
 _RAW_LINES: Final = 1024
 _LINE_END: Final = b'}\n{"localTimestamp":"'
 _MESSAGE: Final = b'Z","message":'
@@ -130,7 +132,7 @@ class NormalizedReplay:
     def progress(self) -> float:
         """The share of minutes that were read."""
         total = sum(reader.total_minutes for reader in self._readers)
-        return sum(reader.done_minutes for reader in self._readers) / total
+        return sum(reader.done_minutes for reader in self._readers) / max(total, 1)
 
     @property
     def malformed(self) -> int:
@@ -180,11 +182,10 @@ class NormalizedReplay:
                     stream.read()
                     yield _NOTHING
                     continue
-                earliest = self._earliest()
-                if earliest is None:
+                if self._is_over():
                     break
                 try:
-                    self._step(earliest)
+                    self._step()
                 except Exception:
                     # What came before the line that ends the replay is whole, and is sent.
                     for each in self._streams:
@@ -198,50 +199,51 @@ class NormalizedReplay:
                 if each.failure is not None:
                     raise each.failure
         finally:
+            self._report()
             self.close()
 
-    def _earliest(self) -> Normalizer | None:
-        earliest: Normalizer | None = None
-        first: bytes | None = None
-        for stream in self._streams:
-            stamp = stream.stamp
-            if stamp is None:
-                if stream.failure is not None:
-                    return None
-            elif first is None or stamp < first:
-                earliest, first = stream, stamp
-        return earliest
+    def _report(self) -> None:
+        """Sum up what the rate-limited warnings on the way may not have told."""
+        if self.malformed or self.ignored_changes:
+            log.warning(
+                "replay left messages out",
+                extra={
+                    "exchanges": ",".join(dict.fromkeys(each.name for each in self._streams)),
+                    "malformed": self.malformed,
+                    "ignored_changes": self.ignored_changes,
+                },
+            )
 
-    def _step(self, stream: Normalizer | None) -> None:
+    def _is_over(self) -> bool:
+        """Whether every stream is at its end, or one failed that has nothing left before that."""
+        ended = [stream for stream in self._streams if stream.stamp is None]
+        return len(ended) == len(self._streams) or any(stream.failure for stream in ended)
+
+    def _step(self) -> None:
         started = thread_time()
         done = 0
-        while stream is not None and done < self._lines:
-            limit, inclusive = self._limit(stream)
-            done += stream.run(self._lines - done, limit, inclusive=inclusive)
+        streams = self._streams
+        stamps = [stream.stamp or _END for stream in streams]
+        while done < self._lines and (earliest := min(stamps)) != _END:
+            at = stamps.index(earliest)
+            stream = streams[at]
+            stamps[at] = _END
+            limit = min(stamps)
+            # At equal times the stream whose option came first goes first.
+            inclusive = stamps.index(limit) > at
+            done += stream.run(
+                self._lines - done, None if limit == _END else limit, inclusive=inclusive
+            )
+            stamps[at] = stream.stamp or _END
             self._last = stream.last_stamp
             self._collect(stream)
             if self._hidden or stream.needs_piece:
                 break
-            stream = self._earliest()
         elapsed = thread_time() - started
         if done >= self._lines:
             size = sum(map(len, self._parts))
             share = min(2.0, _STEP_S / max(elapsed, 1e-6), _STEP_BYTES / max(size, 1))
             self._lines = min(_MAX_LINES, max(1, int(self._lines * max(0.5, share))))
-
-    def _limit(self, stream: Normalizer) -> tuple[bytes | None, bool]:
-        """Up to where this stream may run before another has its turn."""
-        limit: bytes | None = None
-        inclusive = False
-        passed = False
-        for other in self._streams:
-            if other is stream:
-                passed = True
-                continue
-            stamp = other.stamp
-            if stamp is not None and (limit is None or stamp < limit):
-                limit, inclusive = stamp, passed
-        return limit, inclusive
 
     def _collect(self, stream: Normalizer) -> None:
         taken = stream.take()
@@ -270,9 +272,15 @@ class RawReplay:
     """History as it was recorded: one JSON object per line, with its local time."""
 
     def __init__(
-        self, options: ReplayOptions, *, history: History, owns_history: bool = False
+        self,
+        options: ReplayOptions,
+        *,
+        history: History,
+        strict: bool = False,
+        owns_history: bool = False,
     ) -> None:
         self._owned = history if owns_history else None
+        self._strict = strict
         self._exchange = options.exchange
         self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
         self._lines: list[bytes] = []
@@ -315,6 +323,10 @@ class RawReplay:
                     lines = self._lines[:_RAW_LINES]
                     del self._lines[:_RAW_LINES]
                     yield self._wrapped(lines)
+                    if self._strict and self.malformed:
+                        raise NormalizeError(
+                            self._exchange, "raw lines", "unknown time", "no local time"
+                        )
         finally:
             self.close()
 
@@ -387,9 +399,9 @@ def replay_normalized(
     )
 
 
-def replay_raw(options: ReplayOptions, *, history: History) -> RawReplay:
+def replay_raw(options: ReplayOptions, *, history: History, strict: bool = False) -> RawReplay:
     """Replay what an exchange sent, for validated options."""
-    return RawReplay(options, history=history)
+    return RawReplay(options, history=history, strict=strict)
 
 
 def replay(
