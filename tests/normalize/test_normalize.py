@@ -1,10 +1,13 @@
 import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tardis_machine import exchanges
 from tardis_machine.emit import parse_all
@@ -107,6 +110,30 @@ def test_runs_never_end_inside_a_local_timestamp(count: int, border: int) -> Non
     ends = [messages[-1]["localTimestamp"] for messages in runs if messages]
     starts = [messages[0]["localTimestamp"] for messages in runs if messages]
     assert all(end != start for end, start in zip(ends, starts[1:], strict=False))
+
+
+_gaps = st.lists(st.sampled_from([0, 0, 1, 5, None]), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_gaps, st.lists(st.integers(0, 30)), st.integers(1, 8))
+def test_borders_of_pieces_and_runs_change_nothing(
+    gaps: list[int | None], cuts: list[int], count: int
+) -> None:
+    lines: list[bytes] = []
+    now = 0
+    for price, gap in enumerate(gaps):
+        # A disconnect takes time, whatever comes after it has a later one.
+        now += 1 if gap is None else gap
+        lines.append(b"\n" if gap is None else trade(now, price))
+        now += gap is None
+    whole = flat(normalizer(b"".join(lines)))
+    borders = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
+    pieces = [b"".join(lines[a:b]) for a, b in pairwise(borders)]
+    runs = [messages for messages in run(normalizer(*pieces), count) if messages]
+    assert [message for messages in runs for message in messages] == whole
+    for before, after in pairwise(runs):
+        assert before[-1]["localTimestamp"] < after[0]["localTimestamp"]
 
 
 def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
