@@ -231,6 +231,38 @@ async def test_an_error_after_the_first_byte_cuts_the_response(
     assert b"not yours" not in received
 
 
+@pytest.mark.parametrize(
+    ("path", "options", "bad"),
+    [
+        ("/replay", RAW | {"filters": []}, b"neither a time nor a message\n"),
+        (
+            "/replay-normalized",
+            OPTIONS | {"to": "2024-03-01T00:01", "dataTypes": ["trade"]},
+            b'2024-03-01T00:00:59.9999999Z {"table":"trade","action":"insert","data":[{}]}\n',
+        ),
+    ],
+)
+async def test_bad_lines_are_left_out_or_end_the_replay(
+    start: Start,
+    tardis_api: TardisApi,
+    tmp_path: Path,
+    path: str,
+    options: dict[str, Any],
+    bad: bytes,
+) -> None:
+    tardis_api.lines = lambda exchange, minute: bitmex_trades(exchange, minute) + bad
+    where = {"sample_data": False, "endpoint": tardis_api.endpoint, "cache_dir": tmp_path}
+    lenient = await start(**where)
+    async with lenient.client.get(lenient.http(path, options)) as response:
+        assert len((await response.read()).splitlines()) == 1000
+    assert lenient.machine.metrics.malformed.labels(path)._value.get() == 1
+    strict = await start(strict=True, **where)
+    async with strict.client.get(strict.http(path, options)) as response:
+        assert response.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+
+
 async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
     gauge = served.machine.metrics.active.labels("/replay-normalized")

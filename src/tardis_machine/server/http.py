@@ -61,8 +61,9 @@ class HttpRoutes:
 
     async def _replay(self, request: web.BaseRequest) -> web.StreamResponse:
         services = self._services
-        options = parse_replay(request.query.get("options"), strict=services.config.strict)
-        replay = replay_raw(options, history=services.history)
+        strict = services.config.strict
+        options = parse_replay(request.query.get("options"), strict=strict)
+        replay = replay_raw(options, history=services.history, strict=strict)
         return await self._stream(request, replay, _counted(replay))
 
     async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
