@@ -41,7 +41,7 @@ class HumanFormatter(logging.Formatter):
         text = f"{moment}Z {level} {record.getMessage()}{details}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text
+        return f"\033[K{text}" if self._color else text  # a progress line may stand there
 
 
 class JsonFormatter(logging.Formatter):

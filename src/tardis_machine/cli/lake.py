@@ -23,6 +23,7 @@ from tardis_machine.lake.config import (
     StreamConfig,
 )
 from tardis_machine.lake.streams import STREAMS
+from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.server.settings import HistoryConfig
 
@@ -243,7 +244,7 @@ def _show_progress(progress: "Progress") -> None:
     print(
         f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "
         f"{progress.unit.day}), {progress.events:,} events, {rate:,.0f} events/s, "
-        f"{progress.seconds_left:,.0f} s left",
+        f"{duration(progress.seconds_left)} left",
         flush=True,
     )
 

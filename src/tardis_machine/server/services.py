@@ -12,6 +12,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.history import History
 from tardis_machine.metrics import Metrics
 from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server.access import Gate
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
@@ -32,6 +33,7 @@ class Services:
     metrics: Metrics
     publishing: "Publishing | None" = None
     turns: Turns = field(default_factory=Turns)
+    progress: Progress = field(default_factory=Progress)
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -83,11 +85,14 @@ class Services:
             size += len(data)
             messages.inc(count)
             sent_bytes.inc(len(data))
+            if self.progress.on:
+                self.progress.advance(task, replay.progress, total)
 
         outcome = "disconnected"
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
+        self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
             await deliver(replay, batches, counted, turns=self.turns, journal=journal, eager=eager)
@@ -99,6 +104,7 @@ class Services:
             raise
         finally:
             self._running.discard(task)
+            self.progress.end(task)
             replay.close()
             self.metrics.malformed.labels(route).inc(replay.malformed)
             self.metrics.active.labels(route).dec()
