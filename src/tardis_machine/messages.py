@@ -386,24 +386,35 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 # msgspec prints numbers in a way of its own: 61130.0, -0.0, 1e21, 1.5e16, 1e-6. The patterns below
 # find those in a whole batch, and nothing inside of strings: there every quote follows a backslash,
 # so that a letter, a quote and a colon are the end of a key; and the quote that ends a string is
-# followed by a comma, a bracket or the line's end, so that a quote and a letter begin a key.
+# followed by a comma, a bracket or the line's end, so that a quote and a letter begin a key. Each
+# begins with fixed characters and looks back last, which makes the search many times faster.
 _POINT_ZERO: Final = re.compile(rb'\.0(?=,"[a-zA-Z]|\}(?:,\{\})*(?:,\{"[a-zA-Z]|\],"[a-zA-Z]))')
-_MAYBE_EXPONENT: Final = re.compile(rb"e-?[0-9]+[,}]")
-_EXPONENT: Final = re.compile(rb'(?<=[a-zA-Z]":)-?[0-9]+(?:\.[0-9]+)?e-?[0-9]+(?=[,}])')
-_NEGATIVE_ZERO: Final = re.compile(rb'(?<=[a-zA-Z]":)-0\.0(?=[,}])')
-_NULL: Final = re.compile(rb'(?<=[a-zA-Z]":)null(?=[,}])')
+_NEGATIVE_ZERO: Final = re.compile(rb':-0\.0(?<=[a-zA-Z]":-0\.0)(?=[,}])')
+_NULL: Final = re.compile(rb':null(?<=[a-zA-Z]":null)(?=[,}])')
+_EXPONENT: Final = re.compile(rb"e-?[0-9]+(?=[,}])")
+_NUMBER: Final = re.compile(rb'[a-zA-Z]":(-?[0-9]+(?:\.[0-9]+)?)')
 
 
 def _as_javascript(data: bytes) -> bytes:
     if b":-0.0" in data:
-        data = _NEGATIVE_ZERO.sub(b"0", data)
-    if _MAYBE_EXPONENT.search(data):
-        data = _EXPONENT.sub(_javascript_exponent, data)
+        data = _NEGATIVE_ZERO.sub(b":0", data)
+    if _EXPONENT.search(data):
+        data = _with_exponents(data)
     return _POINT_ZERO.sub(b"", data)
 
 
-def _javascript_exponent(match: re.Match[bytes]) -> bytes:
-    return number_text(float(match[0])).encode()
+def _with_exponents(data: bytes) -> bytes:
+    """Print numbers that have an exponent, or whose exponent JavaScript would not print."""
+    parts: list[bytes] = []
+    done = 0
+    for exponent in _EXPONENT.finditer(data):
+        colon = data.rfind(b":", done, exponent.start())
+        if _NUMBER.fullmatch(data, colon - 2, exponent.start()):
+            number = float(data[colon + 1 : exponent.end()])
+            parts += (data[done : colon + 1], number_text(number).encode())
+            done = exponent.end()
+    parts.append(data[done:])
+    return b"".join(parts)
 
 
 def _unprintable(message: Message) -> MessageError | None:

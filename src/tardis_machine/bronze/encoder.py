@@ -11,7 +11,7 @@ from tardis_machine import messages
 from tardis_machine.bronze import wire
 from tardis_machine.bronze.context import Context
 from tardis_machine.bronze.errors import EncodeError
-from tardis_machine.bronze.fields import Heads, count, number_tag, tag
+from tardis_machine.bronze.fields import Heads, TimeField, number_tag, tag
 from tardis_machine.bronze.ids import EventIds, identity
 from tardis_machine.bronze.payloads import PAYLOADS
 from tardis_machine.bronze.times import stamp
@@ -162,13 +162,16 @@ _KEYS: Final[dict[type[Any], Callable[[Any], _Key]]] = {
 class _Batch:
     """One batch's messages and their ids."""
 
-    __slots__ = ("_known", "_next_id", "_series", "_shared")
+    __slots__ = ("_known", "_local", "_local_time", "_next_id", "_series", "_shared")
 
     def __init__(self, shared: bytes, series: dict[_Key, _Series]) -> None:
         self._shared = shared
         self._series = series
         self._known: dict[_Key, _Known] = {}
         self._next_id = EventIds().next
+        # neighbours often have the same local time: what one message caused, came with it
+        self._local = ""
+        self._local_time = (0, b"", b"")
 
     def encode(self, message: Any, position: int) -> Event:
         kind = type(message)
@@ -177,16 +180,15 @@ class _Batch:
         exchange, symbol, case, data_type, identity, shared, heads, write = known
         payload, content = write(message)
         local = message.local_timestamp
-        local_us, timestamp, has_zeros = stamp(local)
-        if len(local) != 27:
-            local = f"{local[:-1]}000Z"
-        event_id = self._next_id(identity + local.encode() + content)
+        if local != self._local:
+            self._local_time = _read_local_time(local)
+            self._local = local
+        local_us, local_field, local_text = self._local_time
+        event_id = self._next_id(identity + local_text + content)
         value = b"".join(
             (
                 shared,
-                _LOCAL_TIME[len(timestamp)],
-                timestamp,
-                _LOCAL_TIME_SIX_DIGITS if has_zeros else b"",
+                local_field,
                 _EVENT_ID,
                 event_id.encode(),
                 _POSITION,
@@ -210,12 +212,17 @@ class _Batch:
         return known
 
 
-_LOCAL_TIME: Final = Heads(pb.NormalizedEvent.LOCAL_TS_FIELD_NUMBER)
-_LOCAL_TIME_SIX_DIGITS: Final = count(
-    pb.NormalizedEvent.LOCAL_TS_PRECISION_FIELD_NUMBER, pb.TIME_PRECISION_MICROSECONDS
+_LOCAL_TIME: Final = TimeField(
+    pb.NormalizedEvent.LOCAL_TS_FIELD_NUMBER, pb.NormalizedEvent.LOCAL_TS_PRECISION_FIELD_NUMBER
 )
 _EVENT_ID: Final = tag(pb.NormalizedEvent.EVENT_ID_FIELD_NUMBER) + varint(32)
 _POSITION: Final = number_tag(pb.NormalizedEvent.POSITION_FIELD_NUMBER)
+
+
+def _read_local_time(text: str) -> tuple[int, bytes, bytes]:
+    """Give a local time in microseconds, as its field, and with six digits for the id."""
+    microseconds, field = _LOCAL_TIME.write_with_value(text)
+    return microseconds, field, (text if len(text) == 27 else f"{text[:-1]}000Z").encode()
 
 
 def _encode_line(batch: _Batch, line: bytes, position: int) -> Event | Rejected:

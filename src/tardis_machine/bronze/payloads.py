@@ -16,6 +16,7 @@ from tardis_machine.bronze.fields import (
     choices,
     count,
 )
+from tardis_machine.bronze.times import MILLIS_END, SECONDS
 
 _Written = tuple[bytes, bytes]
 """A payload, and its content as far as that belongs into the event's id: of computed messages."""
@@ -63,25 +64,34 @@ def _execution(
     time_field: TimeField,
 ) -> _Write:
     """Trades and liquidations differ in nothing but the numbers of their fields."""
-    id_heads = id_field.heads
+    id_heads, time_heads, join = id_field.heads, time_field.heads, b"".join
 
     def write(message: Any) -> _Written:
+        # trades are what most publish, so that the calls that others make are written out here
         trade_id = message.id
         if trade_id.__class__ is str:
-            trade_id = trade_id.encode()
-            written_id = id_heads[len(trade_id)] + trade_id
+            written_id = trade_id.encode()
+            id_head = id_heads[len(written_id)]
         elif trade_id is UNSET:
-            written_id = b""
+            written_id = id_head = b""
         else:
-            written_id = id_field.write(DECIMALS[trade_id]) + id_is_number
-        body = (
-            written_id
-            + price_field[message.price]
-            + amount_field[message.amount]
-            + side_field[message.side]
-            + time_field.write(message.timestamp)
+            written_id, id_head = id_field.write(DECIMALS[trade_id]), id_is_number
+        time = message.timestamp
+        if len(time) == 24:
+            timestamp = SECONDS[time[:20]][1] + MILLIS_END[time[20:]][1]
+            time_head = time_heads[len(timestamp)]
+        else:
+            timestamp, time_head = time_field.write(time), b""
+        parts = (
+            id_head,
+            written_id,
+            price_field[message.price],
+            amount_field[message.amount],
+            side_field[message.side],
+            time_head,
+            timestamp,
         )
-        return body, b""
+        return join(parts), b""
 
     return write
 
