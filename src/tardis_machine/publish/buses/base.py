@@ -119,7 +119,7 @@ C = TypeVar("C", bound=BusConfig)
 
 
 class EventBus(ABC, Generic[C]):
-    """One bus. Used by a single thread; only `close` may come from another."""
+    """One bus, used by one thread at a time."""
 
     name: ClassVar[str]
     config_type: ClassVar[type[BusConfig]]

@@ -254,7 +254,7 @@ class NatsEventBus(EventBus[NatsConfig]):
             await self._client.subscribe(f"{self._inbox}.*", cb=self._window.on_reply)
 
     async def _open(self) -> None:
-        """Try each server once, beginning behind the one that was used last."""
+        """Try each server once, beginning with the one that answered last."""
         await self._disconnect()
         nats = require("nats", extra=_EXTRA)
         errors: tuple[type[Exception], ...] = (nats.errors.Error, OSError, asyncio.TimeoutError)
