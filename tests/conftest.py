@@ -3,6 +3,14 @@
 import os
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
+# how long an example takes says more about the machine than about the code
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
 
 pytest_plugins = (
