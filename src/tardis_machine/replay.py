@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
-from time import thread_time
+from time import perf_counter
 from types import TracebackType
 from typing import Final, Self, TypedDict, Unpack
 
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 _STEP_S: Final = 0.002
 _STEP_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 1024
+# Waiting for a processor makes a step longer, too: that must not make steps ever smaller.
+_MIN_LINES: Final = 8
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
 _FIRST_LINES: Final = 1
 # After every local time.
@@ -220,7 +222,7 @@ class NormalizedReplay:
         return len(ended) == len(self._streams) or any(stream.failure for stream in ended)
 
     def _step(self) -> None:
-        started = thread_time()
+        started = perf_counter()
         done = 0
         streams = self._streams
         stamps = [stream.stamp or _END for stream in streams]
@@ -239,11 +241,11 @@ class NormalizedReplay:
             self._collect(stream)
             if self._hidden or stream.needs_piece:
                 break
-        elapsed = thread_time() - started
+        elapsed = perf_counter() - started
         if done >= self._lines:
             size = sum(map(len, self._parts))
             share = min(2.0, _STEP_S / max(elapsed, 1e-6), _STEP_BYTES / max(size, 1))
-            self._lines = min(_MAX_LINES, max(1, int(self._lines * max(0.5, share))))
+            self._lines = min(_MAX_LINES, max(_MIN_LINES, int(self._lines * max(0.5, share))))
 
     def _collect(self, stream: Normalizer) -> None:
         taken = stream.take()
