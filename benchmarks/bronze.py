@@ -1,0 +1,305 @@
+"""Bronze: envelopes per second for each payload, beside what Protobuf alone takes.
+
+    python -m benchmarks.bronze [--messages 20000] [--rounds 7]
+
+`encode` is the publisher's path: normalized NDJSON in batches of 64 KB to finished envelopes with
+event ids. `decode` is the way back to messages. The yardstick is upb filling one reused message
+with constants, every field of a real envelope of that payload, and serializing it; it reads no
+JSON, formats no number and makes no id. All three are run in turns, CPU time is taken, and the best
+round counts. `json` is what the messages themselves take to be read and printed, without Bronze.
+"""
+
+import argparse
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import google.protobuf
+from google.protobuf.message import Message as ProtobufMessage
+
+from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine import messages
+from tardis_machine.bronze import Context, Encoder, Event, Origin, decode
+from tardis_machine.messages import (
+    BookChange,
+    BookLevel,
+    BookSnapshot,
+    BookSnapshotLevel,
+    BookTicker,
+    DerivativeTicker,
+    Liquidation,
+    Message,
+    Milliseconds,
+    OptionSummary,
+    Time,
+    Trade,
+    TradeBar,
+)
+
+BATCH: Final = 64 * 1024
+START: Final = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp() * 1_000_000)
+CONTEXT: Final = Context(
+    producer_id="tm-01",
+    origin=Origin.REPLAY,
+    ingest_us=START,
+    request_id="01HQV5Z8Y6W3R2K1",
+    transport="http",
+    route="/replay-normalized",
+)
+SYMBOLS: Final = ("BTCUSDT", "ETHUSDT", "SOLUSDT", "XRPUSDT")
+
+
+class Feed:
+    """Messages such as an exchange sends: few symbols, prices that wander, amounts that vary."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._local = START
+        self._price = 61130.0
+
+    def common(self) -> dict[str, Any]:
+        self._local += self._random.randrange(50, 5000)
+        return {
+            "symbol": self._random.choice(SYMBOLS),
+            "exchange": "binance-futures",
+            "timestamp": Milliseconds.of(self._local - 3000),
+            "local_timestamp": Time(self._local),
+        }
+
+    def price(self) -> float:
+        self._price += self._random.choice((-0.1, 0.0, 0.0, 0.1))
+        return round(self._price, 1)
+
+    def amount(self) -> float:
+        return round(self._random.expovariate(2) + 0.001, 3)
+
+    def levels(self, count: int) -> list[tuple[float, float]]:
+        return [
+            (round(self.price() + index / 10, 1), self._random.choice((0.0, self.amount())))
+            for index in range(count)
+        ]
+
+    def trade(self) -> Message:
+        return Trade(
+            id=str(self._random.randrange(4_000_000_000, 5_000_000_000)),
+            price=self.price(),
+            amount=self.amount(),
+            side=self._random.choice(("buy", "sell")),
+            **self.common(),
+        )
+
+    def book_change(self) -> Message:
+        bids, asks = (
+            [BookLevel(price=price, amount=amount) for price, amount in self.levels(10)]
+            for _ in range(2)
+        )
+        return BookChange(is_snapshot=False, bids=bids, asks=asks, **self.common())
+
+    def book_snapshot(self) -> Message:
+        bids, asks = (
+            [BookSnapshotLevel(price=price, amount=amount) for price, amount in self.levels(50)]
+            for _ in range(2)
+        )
+        return BookSnapshot(
+            name="book_snapshot_50_0ms",
+            depth=50,
+            interval=0.0,
+            bids=bids,
+            asks=asks,
+            **self.common(),
+        )
+
+    def quote(self) -> Message:
+        bid, ask = (BookSnapshotLevel(price=self.price(), amount=self.amount()) for _ in range(2))
+        return BookSnapshot(
+            name="quote", depth=1, interval=0.0, bids=[bid], asks=[ask], **self.common()
+        )
+
+    def book_ticker(self) -> Message:
+        return BookTicker(
+            ask_amount=self.amount(),
+            ask_price=self.price(),
+            bid_price=self.price(),
+            bid_amount=self.amount(),
+            **self.common(),
+        )
+
+    def derivative_ticker(self) -> Message:
+        return DerivativeTicker(
+            last_price=self.price(),
+            open_interest=1e5 + self.amount(),
+            funding_rate=round(self._random.gauss(0, 1e-4), 8),
+            funding_timestamp=Milliseconds(START + 28_800_000_000),
+            index_price=self.price(),
+            mark_price=self.price(),
+            **self.common(),
+        )
+
+    def liquidation(self) -> Message:
+        return Liquidation(price=self.price(), amount=self.amount(), side="buy", **self.common())
+
+    def option_summary(self) -> Message:
+        return OptionSummary(
+            option_type="call",
+            strike_price=70000.0,
+            expiration_date=Milliseconds(START + 86_400_000_000),
+            best_bid_price=round(self.amount(), 4),
+            best_bid_amount=self.amount(),
+            best_bid_iv=50.1,
+            best_ask_price=round(self.amount(), 4),
+            best_ask_amount=self.amount(),
+            best_ask_iv=52.3,
+            last_price=self.amount(),
+            open_interest=self.amount(),
+            mark_price=self.amount(),
+            mark_iv=51.2,
+            delta=0.51234,
+            gamma=0.00012,
+            vega=12.34567,
+            theta=-23.45678,
+            rho=1.23456,
+            underlying_price=self.price(),
+            underlying_index="SYN.BTC-28JUN24",
+            **self.common(),
+        )
+
+    def trade_bar(self) -> Message:
+        return TradeBar(
+            name="trade_bar_10s",
+            interval=10_000.0,
+            kind="time",
+            open=self.price(),
+            high=self.price(),
+            low=self.price(),
+            close=self.price(),
+            volume=self.amount(),
+            buy_volume=self.amount(),
+            sell_volume=self.amount(),
+            trades=17,
+            vwap=self.price() + 0.123456789,
+            open_timestamp=Milliseconds.of(self._local),
+            close_timestamp=Milliseconds.of(self._local),
+            **self.common(),
+        )
+
+
+def yardstick(value: bytes) -> Callable[[int], None]:
+    """Make the loop one would write by hand to fill and serialize this very envelope."""
+    before = ["m0 = NormalizedEvent()"]
+    inside: list[str] = []
+    _assign(pb.NormalizedEvent.FromString(value), "m0", before, inside)
+    lines = ["def run(count):", *(f"    {line}" for line in before), "    for _ in range(count):"]
+    lines += [f"        {line}" for line in (*inside, "m0.SerializeToString()")]
+    scope: dict[str, Any] = {"NormalizedEvent": pb.NormalizedEvent}
+    exec("\n".join(lines), scope)
+    run: Callable[[int], None] = scope["run"]
+    return run
+
+
+def _assign(message: ProtobufMessage, name: str, before: list[str], inside: list[str]) -> None:
+    for field, value in message.ListFields():
+        target = f"{name}.{field.name}"
+        if field.type != field.TYPE_MESSAGE:
+            inside.append(f"{target} = {value!r}")
+        elif field.message_type.GetOptions().map_entry:
+            inside.extend(f"{target}[{key!r}] = {item!r}" for key, item in value.items())
+        elif field.is_repeated:
+            inside.append(f"del {target}[:]")
+            for item in value:
+                inside.append(f"item = {target}.add()")
+                _assign(item, "item", before, inside)
+        else:
+            part = f"m{len(before)}"
+            before.append(f"{part} = {target}")
+            _assign(value, part, before, inside)
+
+
+def batches(ndjson: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(ndjson):
+        end = ndjson.find(b"\n", min(start + BATCH, len(ndjson)) - 1) + 1
+        yield ndjson[start:end]
+        start = end
+
+
+def measure(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Give the best CPU time of each; in turns, so that all have the same machine."""
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.process_time()
+            work()
+            best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def benchmark(make: Callable[[], Message], count: int, rounds: int) -> tuple[float, ...]:
+    ndjson = messages.encode_lines([make() for _ in range(count)])
+    inputs = list(batches(ndjson))
+    encoder = Encoder(CONTEXT)
+    values = [event.value for event in encoder.encode_lines(ndjson) if isinstance(event, Event)]
+    assert len(values) == count
+    fill = yardstick(values[count // 2])
+
+    def encode_all() -> None:
+        for batch in inputs:
+            encoder.encode_lines(batch)
+
+    def decode_all() -> None:
+        for value in values:
+            decode(value)
+
+    def json_all() -> None:
+        for batch in inputs:
+            messages.encode_lines(messages.decode_lines(batch))
+
+    seconds = measure(
+        {
+            "encode": encode_all,
+            "yardstick": lambda: fill(count),
+            "decode": decode_all,
+            "json": json_all,
+        },
+        rounds,
+    )
+    rates = tuple(count / seconds[name] for name in ("encode", "yardstick", "decode", "json"))
+    return (*rates, len(values[0]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    feed = Feed(seed=1)
+    makers: dict[str, tuple[Callable[[], Message], int]] = {
+        "trade": (feed.trade, 1),
+        "bookChange (10 + 10 levels)": (feed.book_change, 4),
+        "bookSnapshot (50 + 50)": (feed.book_snapshot, 20),
+        "quote": (feed.quote, 1),
+        "bookTicker": (feed.book_ticker, 1),
+        "derivativeTicker": (feed.derivative_ticker, 1),
+        "liquidation": (feed.liquidation, 1),
+        "optionSummary": (feed.option_summary, 2),
+        "tradeBar": (feed.trade_bar, 1),
+    }
+    runtime = f"Python {platform.python_version()}, protobuf {google.protobuf.__version__}"
+    print(f"Thousands per second of CPU time; {runtime}\n")
+    print("| payload | bytes | encode | yardstick | share | decode | json there and back |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (make, heavier) in makers.items():
+        encoded, bare, decoded, json, size = benchmark(
+            make, given.messages // heavier, given.rounds
+        )
+        rates = (f"{rate / 1000:.0f}" for rate in (encoded, bare))
+        rest = (f"{rate / 1000:.0f}" for rate in (decoded, json))
+        print(
+            f"| {name} | {size} | {' | '.join(rates)} | {encoded / bare:.2f} | {' | '.join(rest)} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
