@@ -38,7 +38,6 @@ _MIN_LINES: Final = 8
 _FIRST_LINES: Final = 1
 # After every local time.
 _END: Final = b"~"
-_RAW_LINES: Final = 1024
 _LINE_END: Final = b'}\n{"localTimestamp":"'
 _MESSAGE: Final = b'Z","message":'
 _TIME_END: Final = itemgetter(slice(27, 29))
@@ -285,7 +284,6 @@ class RawReplay:
         self._strict = strict
         self._exchange = options.exchange
         self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
-        self._lines: list[bytes] = []
         self._throttle = Throttle()
         self.messages = 0
         self.malformed = 0
@@ -308,7 +306,7 @@ class RawReplay:
 
     def pending(self) -> Future[object] | None:
         """What the next batch has to wait for; None if it will not block."""
-        return None if self._lines else self._reader.pending()
+        return self._reader.pending()
 
     def close(self) -> None:
         """Stop at once."""
@@ -320,11 +318,9 @@ class RawReplay:
         """Replay to the end, in NDJSON."""
         try:
             for piece in self._reader:
-                self._lines = piece.split(b"\n")
-                while self._lines:
-                    lines = self._lines[:_RAW_LINES]
-                    del self._lines[:_RAW_LINES]
-                    yield self._wrapped(lines)
+                lines = piece.split(b"\n")
+                lines.pop()
+                yield self._wrapped(lines)
                     if self._strict and self.malformed:
                         raise NormalizeError(
                             self._exchange, "raw lines", "unknown time", "no local time"

@@ -13,13 +13,14 @@ _SAFE_INTEGER: Final = 10**15
 
 def of_float(value: float) -> str:
     """Print a double as JavaScript's Number.prototype.toString does."""
+    text = repr(value)
+    if "e" not in text and "n" not in text:
+        # repr is positional from 1e-4 up to below 1e16, where both languages agree.
+        if text[-2:] != ".0":
+            return text
+        return text[:-2] if value else "0"
     if not isfinite(value):
         raise ValueError(f"not a finite number: {value}")
-    text = repr(value)
-    if "e" not in text:
-        # repr is positional from 1e-4 up to below 1e16, where both languages agree.
-        text = text.removesuffix(".0")
-        return "0" if text == "-0" else text
     mantissa, exponent = text.split("e")
     sign = "-" if mantissa[0] == "-" else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
@@ -59,8 +60,11 @@ class Canonical(dict[Number, str]):
     __slots__ = ()
 
     def __missing__(self, number: Number) -> str:
-        if isinstance(number, str):
-            text = of_text(number)
+        kind = type(number)
+        if kind is float:
+            text = of_float(number)  # type: ignore[arg-type]
+        elif kind is str:
+            text = of_text(number)  # type: ignore[arg-type]
         elif isinstance(number, bytes):
             text = of_text(number.decode("ascii"))
         elif isinstance(number, int) and -_SAFE_INTEGER < number < _SAFE_INTEGER:
