@@ -321,10 +321,14 @@ class RawReplay:
                 lines = piece.split(b"\n")
                 lines.pop()
                 yield self._wrapped(lines)
-                    if self._strict and self.malformed:
-                        raise NormalizeError(
-                            self._exchange, "raw lines", "unknown time", "no local time"
-                        )
+                if self._strict and self.malformed:
+                    time = lines[0][:28].decode(errors="replace")
+                    raise NormalizeError(
+                        self._exchange,
+                        "raw lines",
+                        f"or after {time}",
+                        "it does not begin with a local time",
+                    )
         finally:
             self.close()
 
