@@ -340,6 +340,7 @@ class RawReplay:
             lines = [line for line in lines if line[27:29] == b"Z "]
         if not lines:
             return b""
+        self.messages += len(lines)
         # The first of these in a line ends its time: quicker than cutting the line in two.
         joined = _LINE_END.join([line.replace(b"Z ", _MESSAGE, 1) for line in lines])
         return b'{"localTimestamp":"%b}\n' % joined

@@ -219,7 +219,7 @@ def test_raw_replays_keep_every_line_as_it_was(tmp_path: Path) -> None:
         )
         data = b"".join(replayed.batches())
     wrapped = data.splitlines()
-    assert len(wrapped) == 3
+    assert len(wrapped) == replayed.messages == 3
     assert replayed.malformed == 1
     raw = trade(2, digit=7)
     assert wrapped[1] == (
