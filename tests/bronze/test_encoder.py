@@ -236,3 +236,8 @@ def test_negative_prices_and_amounts_are_fine() -> None:
         local_timestamp=Time(0),
     )
     assert bronze.decode(bronze.encode(change, CONTEXT)).message == change
+
+
+def test_a_negative_position_raises() -> None:
+    with pytest.raises(EncodeError, match="position counts from 0"):
+        Encoder(CONTEXT).encode_lines(TRADE, -1)

@@ -154,6 +154,8 @@ def test_a_level_json_cannot_say_is_named() -> None:
         ((b'"price":61130', b'"price":"61130"'), "price"),
         ((b'"side":"buy"', b'"side":"bid"'), "side"),
         ((b"00:00.123Z", b"00:00Z"), "timestamp"),
+        ((b'"2024-03-01T00:00:00.123Z"', b"1709251200123"), "timestamp"),
+        ((b'"2024-03-01T00:00:00.123Z"', b"null"), "timestamp"),
         ((b'"id":"a1"', b'"id":[]'), "id"),
         ((b'"symbol":"XBTUSD",', b""), None),
         ((b'"id"', b'"extra"'), None),

@@ -5,7 +5,7 @@ from typing import Final
 
 from tardis_machine.messages import decimal_text
 
-_CACHED: Final = 65_536
+_CACHED: Final = 16_384
 
 
 class DecimalTexts(dict[float, str]):

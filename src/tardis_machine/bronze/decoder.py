@@ -81,17 +81,35 @@ class _FieldError(Exception):
 
 
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_CACHED: Final = 16_384
 _LARGEST: Final = 1.7976931348623157e308
 
 
+class _Numbers(dict[str, float]):
+    """The numbers of texts seen lately."""
+
+    def __missing__(self, text: str) -> float:
+        if not _DECIMAL.fullmatch(text):
+            raise ValueError(
+                f"{text[:40]!r} is not plain decimal notation" if text else "it is missing"
+            )
+        number = float(text)
+        if not -_LARGEST <= number <= _LARGEST:
+            raise ValueError("it is too large for a double")
+        if len(self) >= _CACHED:
+            self.clear()
+        self[text] = number
+        return number
+
+
+_NUMBERS: Final = _Numbers()
+
+
 def _number(text: str, field: str) -> float:
-    if not _DECIMAL.fullmatch(text):
-        reason = f"{text[:40]!r} is not plain decimal notation" if text else "it is missing"
-        raise _FieldError(field, reason)
-    number = float(text)
-    if not -_LARGEST <= number <= _LARGEST:
-        raise _FieldError(field, "it is too large for a double")
-    return number
+    try:
+        return _NUMBERS[text]
+    except ValueError as error:
+        raise _FieldError(field, str(error)) from None
 
 
 def _optional(payload: ProtobufMessage, field: str) -> float | None:

@@ -62,6 +62,10 @@ class Encoder:
 
         A batch must not end inside one local time, or the ids of what follows would be wrong.
         """
+        if position < 0:
+            raise EncodeError(
+                f"a position counts from 0, and {position} is below", field="position"
+            )
         batch = _Batch(self._shared, self._series)
         try:
             decoded = wire.DECODER.decode_lines(ndjson)

@@ -2,10 +2,10 @@
 
 Filling Protobuf's own message objects and serializing them was measured to take a tenth longer for
 a trade, a third longer for tickers and bars, and more than twice as long for a level of a book;
-and a message that is reused keeps every text ever assigned to it. What an envelope consists of is short and
-comes again and again (prices, amounts, seconds), so that the bytes of a field can be kept by its
-value, and an envelope is a join. Field numbers come from the generated code; the tests hold the
-bytes against what Protobuf makes of them.
+and a message that is reused keeps every text ever assigned to it. What an envelope consists of is
+short and comes again and again (prices, amounts, seconds), so that the bytes of a field can be
+kept by its value, and an envelope is a join. Field numbers come from the generated code; the tests
+hold the bytes against what Protobuf makes of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from tardis_machine.bronze.decimals import DECIMALS
 from tardis_machine.bronze.times import stamp
 from tardis_machine.bronze.varints import varint
 
-_CACHED: Final = 65_536
+_CACHED: Final = 16_384
 _VARINT: Final = 0
 _LENGTH_DELIMITED: Final = 2
 
