@@ -15,7 +15,7 @@ Change = tuple[float, str, str]
 
 # Above this many changes at once the first levels are gathered anew instead of patched.
 _MAX_PATCHES: Final = 8
-_CACHE_SIZE: Final = 1 << 14
+_CACHE_SIZE: Final = 1 << 15
 
 
 class _Prices(dict[Number, tuple[float, str]]):
@@ -32,6 +32,10 @@ class _Prices(dict[Number, tuple[float, str]]):
             self.clear()
         known = self[price] = (self._sign * float(text), f'{{"price":{text},"amount":')
         return known
+
+
+# Shared by all books: each would fill one of its own, however many symbols there are.
+_prices: Final = {1: _Prices(1), -1: _Prices(-1)}
 
 
 class Side:
@@ -56,7 +60,7 @@ class Side:
 
     def __init__(self, sign: int, depth: int, *, grouped: bool) -> None:
         self.sign = sign
-        self.prices = _Prices(sign)
+        self.prices = _prices[sign]
         self.depth = depth
         self.keys: list[float] = []
         self.texts: dict[float, str] = {}

@@ -3,7 +3,7 @@
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from math import fmod, inf
 from operator import add
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from tardis_machine.emit.book import EMPTY_LEVEL, Side
 from tardis_machine.emit.numbers import canonical, of_float
 
-_CACHE_SIZE: Final = 1 << 16
+_CACHE_SIZE: Final = 1 << 14
 
 # JavaScript adds one double after the other; since 3.12 the built-in sum compensates for errors.
 if sys.version_info >= (3, 12):
@@ -47,6 +47,12 @@ class _Indexes(dict[float, int]):
         return index
 
 
+@lru_cache(maxsize=16)
+def _indexes(sign: int, scale: float, step: float) -> _Indexes:
+    """One for all books of a grouping, however many symbols there are."""
+    return _Indexes(sign, scale, step)
+
+
 class Groups:
     """The first groups of one side: bids round down, asks up, amounts are summed from the best."""
 
@@ -67,7 +73,7 @@ class Groups:
         self._depth = depth
         self._grouping = grouping
         self._scale = float(10 ** decimal_places(grouping))
-        self._indexes = _Indexes(side.sign, self._scale, grouping * self._scale)
+        self._indexes = _indexes(side.sign, self._scale, grouping * self._scale)
         # The groups behind `rows`: their text (rounding errors may split one) and how many levels.
         self._shown: dict[int, tuple[list[str], int]] = {}
         # The best level that is not in them: what lies below cannot change them.
