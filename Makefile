@@ -47,6 +47,9 @@ types:
 unit:
 	$(BIN)/python -m pytest
 
+soak: setup java ## minutes of outages and random deaths; SOAK_S=600 for longer ones
+	$(BIN)/python -m pytest tests/publish/soak.py
+
 vectors: ## the shared exchange vectors, where they are there
 	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi

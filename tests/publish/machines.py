@@ -73,9 +73,11 @@ class Machine:
         return None
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], what: str, *, patience_s: float = _PATIENCE_S
+) -> None:
     """Wait for what another process brings about; give up long after it should have."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)

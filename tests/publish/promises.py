@@ -27,16 +27,17 @@ def ids_by_key(events: Iterable[Event]) -> dict[str, list[str]]:
 def arrived_by_key(arrivals: Iterable[Arrival]) -> dict[str, list[str]]:
     """Give ids by key in the order they first arrived; what came twice must be the same event."""
     found: dict[str, list[str]] = {}
-    seen: dict[str, Arrival] = {}
+    seen: dict[tuple[str, str], Arrival] = {}
+    known: set[str] = set()
     for arrival in arrivals:
         event_id = arrival.headers["event-id"]
-        if event_id in seen:
-            assert arrival.value == seen[event_id].value
-            assert arrival.destination == seen[event_id].destination
-            continue
-        seen[event_id] = arrival
         envelope = arrival.envelope
         assert envelope.event_id == event_id
+        first = seen.setdefault((envelope.meta["request_id"], event_id), arrival)
+        assert arrival == first
+        if event_id in known:
+            continue
+        known.add(event_id)
         case = arrival.headers["payload-case"]
         found.setdefault(f"{envelope.exchange}|{envelope.symbol}|{case}", []).append(event_id)
     return found
