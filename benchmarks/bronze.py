@@ -1,6 +1,6 @@
 """Bronze: envelopes per second for each payload, beside what Protobuf alone takes.
 
-    python -m benchmarks.bronze [--messages 20000] [--rounds 7]
+    python -m benchmarks.bronze [--messages 20000] [--rounds 11]
 
 `encode` is the publisher's path: normalized NDJSON in batches of 64 KB to finished envelopes with
 event ids. `decode` is the way back to messages. The yardstick is upb filling one reused message
@@ -272,7 +272,7 @@ def benchmark(make: Callable[[], Message], count: int, rounds: int) -> tuple[flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--messages", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=11)
     given = parser.parse_args()
     feed = Feed(seed=1)
     makers: dict[str, tuple[Callable[[], Message], int]] = {

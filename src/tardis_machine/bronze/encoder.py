@@ -11,12 +11,12 @@ from tardis_machine import messages
 from tardis_machine.bronze import wire
 from tardis_machine.bronze.context import Context
 from tardis_machine.bronze.errors import EncodeError
-from tardis_machine.bronze.fields import Heads, TimeField, number_tag, tag
+from tardis_machine.bronze.fields import Heads, number_tag, tag
 from tardis_machine.bronze.ids import EventIds, identity
 from tardis_machine.bronze.payloads import PAYLOADS
-from tardis_machine.bronze.times import stamp
+from tardis_machine.bronze.times import TimeField
 from tardis_machine.bronze.varints import varint
-from tardis_machine.messages import CASES, Message, MessageError, explain, snapshot_case
+from tardis_machine.messages import CASES, Message, MessageError, Time, explain, snapshot_case
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -225,8 +225,10 @@ _POSITION: Final = number_tag(pb.NormalizedEvent.POSITION_FIELD_NUMBER)
 
 def _read_local_time(text: str) -> tuple[int, bytes, bytes]:
     """Give a local time in microseconds, as its field, and with six digits for the id."""
-    microseconds, field = _LOCAL_TIME.write_with_value(text)
-    return microseconds, field, (text if len(text) == 27 else f"{text[:-1]}000Z").encode()
+    if len(text) == 27:
+        return *_LOCAL_TIME.write_six_digits(text), text.encode()
+    field = _LOCAL_TIME.write(text)
+    return int(Time.parse(text)), field, f"{text[:-1]}000Z".encode()
 
 
 def _encode_line(batch: _Batch, line: bytes, position: int) -> Event | Rejected:
@@ -265,7 +267,7 @@ def _unfit(message: Any) -> EncodeError:
     """Find what the fast path only stumbled over."""
     for field, text in wire.times(message):
         try:
-            stamp(text)
+            _LOCAL_TIME.write(text)
         except _UNFIT:
             reason = f"{text[:40]!r} is not a time since 1970 such as 2024-03-01T00:00:00.123456Z"
             return _error(reason, field, message)

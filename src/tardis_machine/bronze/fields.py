@@ -15,7 +15,6 @@ from msgspec import UNSET
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.decimals import DECIMALS
-from tardis_machine.bronze.times import stamp
 from tardis_machine.bronze.varints import varint
 
 _CACHED: Final = 16_384
@@ -81,26 +80,6 @@ class TextField:
             return b""
         encoded: bytes = text.encode()
         return self.heads[len(encoded)] + encoded
-
-
-class TimeField:
-    """A Timestamp, and the field beside it that tells six digits from three where it must."""
-
-    __slots__ = ("_six_digits", "heads")
-
-    def __init__(self, field: int, precision_field: int) -> None:
-        self.heads = Heads(field)
-        self._six_digits = count(precision_field, pb.TIME_PRECISION_MICROSECONDS)
-
-    def write(self, text: str) -> bytes:
-        """Raise KeyError or ValueError for a text that is no time since 1970."""
-        return self.write_with_value(text)[1]
-
-    def write_with_value(self, text: str) -> tuple[int, bytes]:
-        """Give the microseconds too."""
-        microseconds, timestamp, has_zeros = stamp(text)
-        field = self.heads[len(timestamp)] + timestamp
-        return microseconds, field + self._six_digits if has_zeros else field
 
 
 def choices(field: int, numbers: Mapping[str, int]) -> dict[str, bytes]:

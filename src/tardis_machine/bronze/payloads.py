@@ -12,11 +12,10 @@ from tardis_machine.bronze.fields import (
     Heads,
     LevelsField,
     TextField,
-    TimeField,
     choices,
     count,
 )
-from tardis_machine.bronze.times import MILLIS_END, SECONDS
+from tardis_machine.bronze.times import MILLIS_END, SECONDS, TimeField
 
 _Written = tuple[bytes, bytes]
 """A payload, and its content as far as that belongs into the event's id: of computed messages."""

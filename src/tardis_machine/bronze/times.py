@@ -5,6 +5,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.bronze.fields import Heads, count
 from tardis_machine.bronze.varints import LAST, LOW_BITS, MORE, varint
 from tardis_machine.messages import Milliseconds, Time
 
@@ -37,33 +38,47 @@ def _nanos(microseconds: int) -> bytes:
 
 
 SECONDS: Final = _Seconds()
-_LOW_NANOS: Final = [_NANOS_TAG + low for low in MORE]
 _MILLIS: Final = {f"{n:03d}": n * 1000 for n in range(1000)}
 MILLIS_END: Final = {f"{n:03d}Z": (n * 1000, _nanos(n * 1000)) for n in range(1000)}
 _MICROS_END: Final = {f"{n:03d}Z": n for n in range(1000)}
+_LOW_NANOS: Final = [_NANOS_TAG + low for low in MORE]
 
 
-def stamp(text: str) -> tuple[int, bytes, bool]:
-    """Read ISO text as microseconds, and write it as a Timestamp.
+class TimeField:
+    """A Timestamp, and the field beside it that tells six digits from three where it must.
 
-    The third is true where the text has six digits but the value looks as if it had three. Raises
-    KeyError or ValueError for a text that is no time since 1970.
+    Writing raises KeyError or ValueError for a text that is no time since 1970.
     """
-    microseconds, second = SECONDS[text[:20]]
-    if len(text) != 27:
-        fraction, nanos = MILLIS_END[text[20:]]
-        return microseconds + fraction, second + nanos, False
-    micros = _MICROS_END[text[23:]]
-    fraction = _MILLIS[text[20:23]] + micros
-    number = fraction * 1000
-    # varint() written out, since no two of these are the same
-    if number > _FOUR_BYTES:
-        rest = MORE[number >> 14 & LOW_BITS] + LAST[number >> 28]
-    elif number > LOW_BITS:
-        rest = LAST[number >> 14]
-    else:
-        return microseconds + fraction, second + _nanos(fraction), not micros
-    return microseconds + fraction, second + _LOW_NANOS[number & LOW_BITS] + rest, not micros
+
+    __slots__ = ("_six_digits", "heads")
+
+    def __init__(self, field: int, precision_field: int) -> None:
+        self.heads = Heads(field)
+        self._six_digits = count(precision_field, pb.TIME_PRECISION_MICROSECONDS)
+
+    def write(self, text: str) -> bytes:
+        """Write a time given as ISO text."""
+        if len(text) == 27:
+            return self.write_six_digits(text)[1]
+        timestamp = SECONDS[text[:20]][1] + MILLIS_END[text[20:]][1]
+        return self.heads[len(timestamp)] + timestamp
+
+    def write_six_digits(self, text: str) -> tuple[int, bytes]:
+        """Write a time whose text has six digits, and give its microseconds too."""
+        second, timestamp = SECONDS[text[:20]]
+        micros = _MICROS_END[text[23:]]
+        fraction = _MILLIS[text[20:23]] + micros
+        nanos = fraction * 1000
+        # varint() written out, since hardly two of these are the same
+        if nanos > _FOUR_BYTES:
+            high = MORE[nanos >> 14 & LOW_BITS] + LAST[nanos >> 28]
+            timestamp += _LOW_NANOS[nanos & LOW_BITS] + high
+        elif nanos > LOW_BITS:
+            timestamp += _LOW_NANOS[nanos & LOW_BITS] + LAST[nanos >> 14]
+        else:
+            timestamp += _nanos(fraction)
+        field = self.heads[len(timestamp)] + timestamp
+        return second + fraction, field if micros else field + self._six_digits
 
 
 def time_of(timestamp: Timestamp, precision: int) -> Time:
