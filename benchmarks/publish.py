@@ -12,7 +12,6 @@ a second, from the journal to the acknowledgement. Brokers run on the same machi
 
 import argparse
 import asyncio
-import gc
 import os
 import platform
 import shutil
@@ -42,8 +41,7 @@ from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.publish.process import GC_THRESHOLDS
-from tardis_machine.publish.publisher import Publisher
+from tardis_machine.publish.publisher import Publisher, tune
 from tardis_machine.publish.record import Record
 from tardis_machine.replay import replay_normalized
 from tests.servers.kafka import KafkaBroker
@@ -121,7 +119,6 @@ class Published(NamedTuple):
 
 def publish(path: Path, broker: Broker, events: int) -> Published:
     """Deliver a journal, counting from the first record that is read to the last acknowledged."""
-    gc.set_threshold(*GC_THRESHOLDS)
     sizes: list[int] = []
     times: list[float] = []
     with timed(broker.bus, lambda records: sizes.append(sum(len(r.value) for r in records))):
@@ -359,6 +356,7 @@ def main() -> None:
     arguments = parser.parse_args()
     minutes = arguments.minutes
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores")
+    tune()  # this process publishes, as the publisher's own would
     cache_dir = generate(
         WORKLOADS[0], arguments.directory, count=minutes, messages=PER_MINUTE * minutes
     )

@@ -17,7 +17,7 @@ from tardis_machine.journal import Directory
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.publish.publisher import drain_directory
+from tardis_machine.publish.publisher import drain_directory, tune
 from tardis_machine.publish.redelivery import redeliver
 from tardis_machine.server.settings import ServerConfig
 
@@ -87,6 +87,7 @@ def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfi
 def _drain(
     path: Path, buses: Mapping[str, BusConfig], config: PublishConfig, timeout_s: float | None
 ) -> int:
+    tune()
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())

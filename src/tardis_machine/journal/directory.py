@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal.log import Log
 
 _LOCK: Final = "publisher.lock"
+_UNBORN_S: Final = 60.0
 _WAITING: Final = "publisher.waiting"
 
 
@@ -68,6 +70,10 @@ class Directory:
             (self.path / _WAITING).unlink()
         for leftover in self.path.glob(".old-*"):
             shutil.rmtree(leftover, ignore_errors=True)
+        for unborn in self.path.glob(".new-*"):  # of a server that died while making its log
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - unborn.stat().st_mtime > _UNBORN_S:
+                    shutil.rmtree(unborn, ignore_errors=True)
 
     def ask_for_lock(self) -> None:
         """Tell a publisher whose server is gone that another one would take over."""

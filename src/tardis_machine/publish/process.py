@@ -6,7 +6,6 @@ delivers what is left, and exits, or makes way for the publisher of the next ser
 """
 
 import contextlib
-import gc
 import logging
 import os
 import queue
@@ -24,11 +23,10 @@ from tardis_machine.config import from_dict
 from tardis_machine.journal import Directory, LockedError
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.publish.publisher import Publisher, Snapshot
+from tardis_machine.publish.publisher import Publisher, Snapshot, tune
 
 _log = logging.getLogger(__name__)
 
-GC_THRESHOLDS: Final = (100_000, 20, 100)
 _TICK_S: Final = 0.1
 _TELL_S: Final = 0.5
 _GRACE_S: Final = 1.0
@@ -160,9 +158,7 @@ def main() -> None:
     """Run with the configuration that comes first on standard input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
-    # Records are tuples without cycles, thousands at a time: looking for cycles in them only costs.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    tune()
     code = Process(settings, int(sys.argv[1])).run()
     sys.stdout.flush()
     sys.stderr.flush()
