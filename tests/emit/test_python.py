@@ -66,6 +66,22 @@ def test_book_change_takes_levels_however_they_are_written(side: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "levels",
+    [b"7", b'"x"', b"[7]", b'[["1"]]', b"[[]]", b'[["1",null]]', b'[["1",[]]]', b'[{"p":1}]'],
+)
+def test_malformed_levels_are_an_error_of_the_message(levels: bytes) -> None:
+    emitter = _emitter("book_change", "quote")
+    raw = msgspec.Raw(levels)
+    with pytest.raises((ValueError, msgspec.ValidationError), match=r"."):
+        emitter.book_change("S", True, raw, [], MS)
+    with pytest.raises((ValueError, TypeError, msgspec.ValidationError), match=r"."):
+        emitter.book_change("S", True, raw, [], MS, objects("p", "q"))
+    with pytest.raises((ValueError, TypeError, msgspec.ValidationError), match=r"."):
+        emitter.book_change("S", True, raw, [], MS, positions(0, 1))
+    assert emitter.take().count == 0
+
+
 def test_tickers_leave_out_what_is_absent() -> None:
     emitter = _emitter("derivative_ticker", "book_ticker")
     emitter.derivative_ticker("S", MS, last_price="1.0", funding_timestamp=MS, mark_price=1e-7)

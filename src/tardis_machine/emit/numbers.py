@@ -69,8 +69,10 @@ class Canonical(dict[Number, str]):
             text = of_text(number.decode("ascii"))
         elif isinstance(number, int) and -_SAFE_INTEGER < number < _SAFE_INTEGER:
             text = str(int(number))
-        else:
+        elif isinstance(number, int | float):
             text = of_float(float(number))
+        else:
+            raise ValueError(f"not a number: {number!r}")
         if len(self) >= _CACHE_SIZE:
             self.clear()
         self[number] = text
