@@ -314,6 +314,18 @@ async def test_unencodable_lines_are_dead_letters(
     assert json.loads(letter)["position"] == 1
 
 
+async def test_an_entry_beyond_the_encoder_does_not_stop_the_rest(
+    publish: Start, file: FileConfig, journal_dir: Path
+) -> None:
+    publishing = await publish({"file": file})
+    assert publishing.writer.append(b"no provenance", lines(2), 2, 0)
+    await write(respond(publishing), lines(2, start=2))
+    report = await publishing.stop()
+    assert_balanced(report.buses[0].account, journalled=4, delivered=2, dead_lettered=2)
+    letters = (journal_dir / "dead-letters" / "file.ndjson").read_bytes().splitlines()
+    assert [json.loads(letter)["position"] for letter in letters] == [0, 1]
+
+
 def test_nothing_happens_before_start(journal_dir: Path, file: FileConfig) -> None:
     Publishing({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
     assert not journal_dir.exists()

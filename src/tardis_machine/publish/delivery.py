@@ -238,7 +238,11 @@ class Delivery:
         while not self._stopping:
             fed = False
             for track in self._tracks.values():
-                fed = self._feed(track) or fed
+                try:
+                    fed = self._feed(track) or fed
+                except OSError as error:
+                    self._note_trouble(f"the journal cannot be read: {error}", retriable=True)
+                    time.sleep(_WAKE_S)
             if fed:
                 idle_s = _SHORTEST_IDLE_S
             else:
@@ -478,7 +482,10 @@ class Delivery:
                 loads.popleft()
             if state.seen == before and state.place == place:
                 continue
-            track.cursor.save()
+            try:
+                track.cursor.save()
+            except OSError as error:  # the next step saves it; a crash before costs duplicates
+                self._note_trouble(f"the cursor cannot be written: {error}", retriable=True)
             with self._changed:
                 self._held -= released
                 self._held_bytes -= released_bytes

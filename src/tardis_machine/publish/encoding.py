@@ -1,5 +1,6 @@
 """Entries of the journal as Bronze events, encoded once for all buses that are level."""
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -7,10 +8,12 @@ from typing import Final
 
 import msgspec
 
-from tardis_machine.bronze import Context, Encoder, Event, Origin, Rejected
+from tardis_machine.bronze import Context, EncodeError, Encoder, Event, Origin, Rejected
 from tardis_machine.journal import Entry, Gap, Provenance
 from tardis_machine.journal.entry import decode_provenance, encode_provenance
 from tardis_machine.messages import ErrorMessage, Time, encode_line
+
+_log = logging.getLogger(__name__)
 
 _KEPT_BYTES: Final = 16 << 20
 
@@ -53,9 +56,13 @@ class Encoding:
             known = self._kept.get(key)
             if known is not None:
                 return known[0], known[1]
-            context = context_of(entry.provenance, entry.ingest_us)
-            self._encoder.context = context
-            events = self._encoder.encode_lines(entry.data, entry.position)
+            try:
+                context = context_of(entry.provenance, entry.ingest_us)
+                self._encoder.context = context
+                events = self._encoder.encode_lines(entry.data, entry.position)
+            except Exception as error:  # noqa: BLE001 - one entry must not stop all that follow
+                _log.exception("entry cannot be encoded", extra={"log": log, "entry": entry.offset})
+                context, events = Context(), _rejected(entry, error)
             if self._keep_bytes:
                 self._keep(key, context, events, len(entry.data))
             return context, events
@@ -90,6 +97,13 @@ class Encoding:
         while self._kept_bytes > self._keep_bytes and len(self._kept) > 1:
             _, (_, _, gone) = self._kept.popitem(last=False)
             self._kept_bytes -= gone
+
+
+def _rejected(entry: Entry, error: Exception) -> Encoded:
+    """Turn an entry that is beyond the encoder into dead letters, line by line."""
+    reason = EncodeError(f"{type(error).__name__}: {error}")
+    lines = enumerate(entry.data.splitlines(), entry.position)
+    return [Rejected(line, reason, position) for position, line in lines]
 
 
 class _Line(msgspec.Struct, rename="camel"):
