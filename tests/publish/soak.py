@@ -93,9 +93,24 @@ def deaths(broker: Broker, publisher: Callable[[], int]) -> Iterator[None]:
         thread.join()
 
 
-def test_everything_dies_at_random(mortal: Broker, tmp_path: Path, journal_dir: Path) -> None:
+@pytest.fixture
+def machines() -> Iterator[list[Machine]]:
+    """Servers started one after the other; what a failed test leaves running is killed."""
+    started: list[Machine] = []
+    yield started
+    for machine in started:
+        publisher = machine.publisher
+        if machine.process.poll() is None:
+            machine.stop(signal.SIGKILL)
+        if not gone(publisher):
+            os.kill(publisher, signal.SIGKILL)
+
+
+def test_everything_dies_at_random(
+    mortal: Broker, machines: list[Machine], tmp_path: Path, journal_dir: Path
+) -> None:
     flags = ("--journal-dir", str(journal_dir), "--retry-max-s", "1", *mortal.flags())
-    machines = [Machine(free_ports(), tmp_path / "server-0.log", *flags)]
+    machines.append(Machine(free_ports(), tmp_path / "server-0.log", *flags))
     options = large_options(20_000)
     whole = machines[0].get("/replay-normalized", [o | {"publish": False} for o in options])
     received: list[bytes] = []
