@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tardis_machine.lake.pipeline import Commit, Landed, land
+from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.tables import MANIFEST, Tables
 from tardis_machine.options import ReplayNormalizedOptions
 
@@ -124,7 +125,7 @@ def run(
     `source` are further options of the tardis source, such as `cacheDir`.
     """
     began = time.monotonic()
-    tasks = max(tables.spark.sparkContext.defaultParallelism, 1)
+    tasks = parallelism(tables.spark)
     options = {**source, "concurrentTasks": str(tasks)}
     finished: list[Unit] = []
     failed: list[Failed] = []

@@ -51,9 +51,13 @@ EVENT: Final[dict[str, str]] = {
     "key": "BINARY",
     "value": "BINARY",
 }
-"""The columns of `bronze/events`; headers repeat what the envelope has, and are left out."""
+"""The columns of `bronze/events`."""
 
-INSPECTED: Final[dict[str, str]] = {**RECORD, **_ENVELOPE, "reason": "STRING", "defect": "STRING"}
+KEPT: Final[dict[str, str]] = {name: kind for name, kind in RECORD.items() if name != "headers"}
+"""What tables keep of a record. Headers repeat what the envelope has; and a column of lists makes
+Spark measure the whole Arrow batch anew with each row that it adds."""
+
+INSPECTED: Final[dict[str, str]] = {**KEPT, **_ENVELOPE, "reason": "STRING", "defect": "STRING"}
 """A record with its envelope; `reason` keeps it out of Bronze, `defect` out of Silver."""
 
 _ID: Final = r"^[0-9a-f]{32}$"
@@ -61,20 +65,12 @@ _ID: Final = r"^[0-9a-f]{32}$"
 
 def inspected(records: "DataFrame") -> "DataFrame":
     """Read each record's envelope and find what is wrong with it, if anything is."""
-    return records.select(*RECORD).mapInArrow(inspect, schema_of(INSPECTED))
+    return records.select(*KEPT).mapInArrow(inspect, schema_of(INSPECTED))
 
 
 def events(inspected: "DataFrame") -> "DataFrame":
     """Keep what can be read, as rows of `bronze/events`."""
     return inspected.where(inspected.reason.isNull()).select(*EVENT)
-
-
-def records(events: "DataFrame") -> "DataFrame":
-    """Give rows of `bronze/events` as the records they were read from."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
-
-    headers = f.lit(None).cast(RECORD["headers"]).alias("headers")
-    return events.select(*(headers if name == "headers" else name for name in RECORD))
 
 
 def schema() -> str:
@@ -104,7 +100,7 @@ def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _refuse(pc.is_null(case), "no payload of a known case", reasons)
         day = local.cast(pa.date32(), safe=False)
         columns = {
-            **{name: batch.column(name) for name in RECORD},
+            **{name: batch.column(name) for name in KEPT},
             **{name: envelope.column(name) for name in _ENVELOPE if name in envelope.schema.names},
             "day": pc.if_else(_mask(reasons, len(batch)), None, day),
             "payload_case": case,

@@ -55,7 +55,7 @@ def land(
 
 def build_silver(tables: Tables, events: "DataFrame") -> Landed:
     """Bring rows of `bronze/events` into Silver; doing so again changes nothing."""
-    inspected = bronze.inspected(bronze.records(events)).persist()
+    inspected = bronze.inspected(events).persist()
     try:
         groups = summarized(inspected)
         if any(group.rejected for group in groups):
@@ -132,7 +132,7 @@ def insert(tables: Tables, inspected: "DataFrame", case: str, span: Span) -> int
     rows = silver.distinct(silver.rows(inspected, case), case)
     ident = silver.TABLES[case].ident
     if ident is None:
-        keys = ["{}.exchange", "{}.day", "{}.local_ts", "{}.event_id"]
+        keys = [f"{{}}.{name}" for name in silver.EVENT_KEY]
         return tables.insert_new(rows, SILVER[case], keys, span)
     keys = ["{}.exchange", "{}.symbol", silver.ident_key(case)]
     return tables.insert_new(rows, SILVER[case], keys, span.widened(_IDENT_SLACK))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tardis_machine.lake.bronze import RECORD
+from tardis_machine.lake.bronze import KEPT
 from tardis_machine.lake.tables import QUARANTINE, Tables
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def rejected(inspected: "DataFrame") -> "DataFrame":
         f.when(in_bronze, "bronze").otherwise("silver").alias("stage"),
         f.coalesce("reason", "defect").alias("reason"),
         *(f.when(~in_bronze, f.col(name)).alias(name) for name in _ENVELOPE),
-        *RECORD,
+        *KEPT,
     )
 
 

@@ -27,6 +27,9 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A batch is mostly of one exchange and day, which would all go through one task.
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
 }
 """What the jobs rely on; set on every session, wherever it came from."""
 
@@ -92,6 +95,16 @@ def prepared(spark: "SparkSession") -> "SparkSession":
     for key, value in TABLE_SETTINGS.items():
         spark.conf.set(key, value)
     return spark
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """Tell how many tasks run at once, or might, where Spark Connect hides it."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+
+    try:
+        return max(spark.sparkContext.defaultParallelism, 1)
+    except PySparkException:
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:

@@ -207,6 +207,9 @@ KEY: Final[dict[str, str]] = {
 }
 """The columns that all Silver tables begin with."""
 
+EVENT_KEY: Final = ("exchange", "day", "local_ts", "event_id")
+"""What tells events apart: the id alone would do, the rest says which files can have it."""
+
 
 def schema(case: str) -> str:
     """Give a table's columns as Spark writes them."""
@@ -225,7 +228,8 @@ def distinct(rows: "DataFrame", case: str) -> "DataFrame":
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
     if TABLES[case].ident is None:
-        return rows.dropDuplicates(["event_id"])
+        # By all that the merge compares, so that rows are where it needs them already.
+        return rows.dropDuplicates(list(EVENT_KEY))
     keyed = rows.alias("r").withColumn("_ident", f.expr(ident_key(case).replace("{}", "r")))
     return keyed.dropDuplicates(["exchange", "symbol", "_ident"]).drop("_ident")
 

@@ -46,7 +46,7 @@ class Table(NamedTuple):
 QUARANTINE: Final = Table(
     "bronze/quarantine",
     "id STRING, stage STRING, reason STRING, event_id STRING, exchange STRING, symbol STRING, "
-    "payload_case STRING, local_ts TIMESTAMP, " + bronze.schema_of(bronze.RECORD),
+    "payload_case STRING, local_ts TIMESTAMP, " + bronze.schema_of(bronze.KEPT),
     partitioned_by=(),
     ordered_by=("id",),
     statistics=("id", "exchange", "local_ts"),

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tardis_machine.lake.bronze import RECORD, schema_of
 from tardis_machine.lake.errors import DataLossError, LakeError
+from tardis_machine.lake.session import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,8 +67,7 @@ def stream(
     if config.mode != "jetstream":
         raise LakeError("core NATS keeps nothing that could be read: publish to JetStream")
     name = config.stream or _run(config, lambda client: _stream_name(client, config.subjects()))
-    cores = spark.sparkContext.defaultParallelism
-    reading = Reading(name, starting, max_events, cores, skip_lost)
+    reading = Reading(name, starting, max_events, parallelism(spark), skip_lost)
     spark.dataSource.register(data_source(config, reading))
     return spark.readStream.format(_FORMAT).load()
 

@@ -245,7 +245,7 @@ class TardisReader(DataSourceReader):
             pa.repeat(_FORMAT, count),
             pa.repeat(partition.replay.exchange, count),
             pa.repeat(pa.scalar(partition.index, pa.int32()), count),
-            pa.array(range(first, first + count), pa.int64()),
+            pa.arange(first, first + count),
             pa.repeat(pa.scalar(self._ingest_us, pa.timestamp("us", tz="UTC")), count),
             pa.nulls(count, pa.binary()),
             pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
