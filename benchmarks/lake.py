@@ -178,12 +178,13 @@ def apart(**task: object) -> dict[str, Any]:
     """Measure one thing in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.lake", "--task", json.dumps(task)],
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
         text=True,
         start_new_session=True,
     )
+    if done.returncode:
+        sys.exit(f"{task} failed:\n{done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -1,6 +1,7 @@
 """Optional dependencies: imported where they are needed, missed with the extra to install."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from tardis_machine.errors import TardisMachineError
@@ -24,3 +25,9 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # A dependency of the dependency may be what is missing: the extra is the cure for both.
         raise MissingExtraError(error.name or module, extra) from error
+
+
+def expect(module: str, *, extra: str) -> None:
+    """Say which extra to install if a module is not there, without importing it."""
+    if find_spec(module) is None:
+        raise MissingExtraError(module, extra)

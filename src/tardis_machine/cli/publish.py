@@ -62,6 +62,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     for name, bus in BUSES.items():
         config = loaded[bus.config_type]
         if config.enabled:
+            config.expect_client()
             buses[name] = config
     if not buses:
         raise ConfigError(_PROG, None, f"expected a bus: one of {', '.join(BUSES)}")

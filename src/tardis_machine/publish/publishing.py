@@ -61,6 +61,8 @@ class Publishing:
         publish: PublishConfig,
         metrics: Metrics,
     ) -> None:
+        for config in buses.values():
+            config.expect_client()
         self._buses = dict(buses)
         self._journal = journal
         self._publish = publish

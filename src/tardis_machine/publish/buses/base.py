@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from tardis_machine.config import ConfigError, Section, options
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.extras import expect
 from tardis_machine.publish.record import Record
 from tardis_machine.publish.routing import Router, Routing
 
@@ -73,6 +74,8 @@ class BusConfig(Section, ABC):
 
     needs: ClassVar[tuple[str, ...]]
     """The settings that turn the bus on: all of them, or nothing of the section."""
+    client: ClassVar[tuple[str, str] | None] = None
+    """The module of the bus's client, and the extra that brings it."""
 
     @property
     def enabled(self) -> bool:
@@ -97,6 +100,12 @@ class BusConfig(Section, ABC):
             raise ConfigError(self.flag(missing[0]), None, allowed)
         if self.enabled:
             self.routing()
+
+    def expect_client(self) -> None:
+        """Refuse a bus whose client is not installed; nothing is imported."""
+        if self.client is not None:
+            module, extra = self.client
+            expect(module, extra=extra)
 
     def both_or_neither(self, one: str, other: str) -> None:
         """Refuse one of two settings without the other."""

@@ -81,6 +81,7 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
     """Brokers, topics, and everything in between."""
 
     needs = ("brokers", "topic")
+    client = ("confluent_kafka", _EXTRA)
 
     brokers: tuple[str, ...] = setting((), help="brokers to start from", metavar="HOST:PORT,…")
     topic: str | None = setting(None, help="topic of every event that has no route of its own")

@@ -75,6 +75,7 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
     """Servers, subjects, and how sure delivery is to be."""
 
     needs = ("servers", "subject")
+    client = ("nats", _EXTRA)
 
     servers: tuple[str, ...] = setting((), help="servers", metavar="nats://HOST:PORT,…")
     user: str | None = setting(None, help="user")
