@@ -1,5 +1,6 @@
 """Fixtures that several test packages share: each real server is a plugin of its own."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -19,3 +20,8 @@ pytest_plugins = (
     "tests.servers.nats",
     "tests.servers.proxy",
 )
+
+
+def pytest_unconfigure() -> None:
+    """Spark's connections say goodbye when the streams they would write to are closed."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)
