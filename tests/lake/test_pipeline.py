@@ -3,6 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
+from threading import Timer
 
 from pyspark.sql import SparkSession
 
@@ -73,6 +75,19 @@ def test_two_writers_at_once_insert_each_event_once(spark: SparkSession, tables:
     assert inserted == 60
     assert tables.read(SILVER["trade"]).count() == 60
     assert tables.read(EVENTS).count() == 80
+
+
+def test_a_table_that_another_writer_is_making_is_waited_for(tables: Tables) -> None:
+    table = SILVER["trade"]
+    # What Delta meets when another process has begun, and has not committed yet.
+    half_made = Path(tables.path(table), "half-made")
+    half_made.parent.mkdir(parents=True)
+    half_made.touch()
+    done = Timer(1, half_made.unlink)
+    done.start()
+    tables.create(table)
+    done.join()
+    assert tables.read(table).count() == 0
 
 
 def test_tables_of_an_older_version_gain_columns(spark: SparkSession, tables: Tables) -> None:

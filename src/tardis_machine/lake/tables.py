@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 12
+_CREATE_ATTEMPTS: Final = 6
 _CONFLICTS: Final = (
     "DELTA_CONCURRENT_",
     "DELTA_METADATA_CHANGED",
@@ -29,6 +30,8 @@ _CONFLICTS: Final = (
     "MetadataChangedException",
     "ProtocolChangedException",
 )
+# Another writer has begun to make the table; or something else is there, which does not pass.
+_BEING_MADE: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -143,7 +146,12 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({table.schema}) USING delta "
             f"{partitioned} TBLPROPERTIES ({listed})"
         )
-        retried(f"create {table.path}", lambda: self.spark.sql(statement))
+        retried(
+            f"create {table.path}",
+            lambda: self.spark.sql(statement),
+            conflicts=(*_CONFLICTS, _BEING_MADE),
+            attempts=_CREATE_ATTEMPTS,
+        )
         self._known.add(table.path)
 
     def read(self, table: Table) -> "DataFrame":
@@ -192,13 +200,19 @@ class Tables:
         return retried(f"merge into {table.path}", merge)
 
 
-def retried(what: str, act: Callable[[], T]) -> T:
+def retried(
+    what: str,
+    act: Callable[[], T],
+    *,
+    conflicts: Sequence[str] = _CONFLICTS,
+    attempts: int = _ATTEMPTS,
+) -> T:
     """Do it again when another writer was quicker: Delta refuses rather than mixing the two."""
-    for attempt in range(1, _ATTEMPTS):
+    for attempt in range(1, attempts):
         try:
             return act()
         except Exception as error:
-            if not any(conflict in str(error) for conflict in _CONFLICTS):
+            if not any(conflict in str(error) for conflict in conflicts):
                 raise
             wait = random.uniform(0.5, 1) * min(0.25 * 2**attempt, 10)  # noqa: S311
             log.info("table changed meanwhile", extra={"doing": what, "again_in_s": round(wait, 1)})
