@@ -58,7 +58,7 @@ def main() -> None:
     with ExitStack() as running:
         starting = threading.Thread(target=session)
         starting.start()  # Spark takes its time: meanwhile the server serves
-        running.callback(lambda: session().stop())
+        running.callback(stop_spark)
 
         nats_port, port = free_ports()
         step("1  An event bus: a real NATS server with JetStream, from its package")
@@ -259,7 +259,7 @@ def keep(
     output: Path,
 ) -> None:
     """Leave everything up, a continuous stream included, until Ctrl-C."""
-    session().stop()
+    stop_spark()
     stream = running.enter_context(process(lake, output / "stream.log"))
     print("\nStill up, until Ctrl-C:")
     said(f"HTTP on {port}, WebSocket on {port + 1}; a replay, published and streamed:", curl(port))
@@ -272,6 +272,14 @@ def keep(
         sys.exit("a process ended by itself: see the logs in " + str(output))
     except KeyboardInterrupt:
         print("\nstopping")
+
+
+def stop_spark() -> None:
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
 
 
 @contextmanager
