@@ -3,8 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
-from threading import Timer
+from threading import Barrier
 
 from pyspark.sql import SparkSession
 
@@ -77,17 +76,22 @@ def test_two_writers_at_once_insert_each_event_once(spark: SparkSession, tables:
     assert tables.read(EVENTS).count() == 80
 
 
-def test_a_table_that_another_writer_is_making_is_waited_for(tables: Tables) -> None:
-    table = SILVER["trade"]
-    # What Delta meets when another process has begun, and has not committed yet.
-    half_made = Path(tables.path(table), "half-made")
-    half_made.parent.mkdir(parents=True)
-    half_made.touch()
-    done = Timer(1, half_made.unlink)
-    done.start()
-    tables.create(table)
-    done.join()
-    assert tables.read(table).count() == 0
+def test_writers_that_make_the_same_tables_at_once_all_go_on(
+    spark: SparkSession, tables: Tables
+) -> None:
+    writers = 5
+    together = Barrier(writers)
+
+    def make(_: int) -> None:
+        # Each knows nothing of the others, as processes do.
+        own = Tables(spark, tables.root)
+        for table in SILVER.values():
+            together.wait(timeout=60)
+            own.create(table)
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(make, range(writers)))
+    assert all(tables.exists(table) for table in SILVER.values())
 
 
 def test_tables_of_an_older_version_gain_columns(spark: SparkSession, tables: Tables) -> None:
