@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 export TM_PARTS_DIR ?= $(CURDIR)/.parts
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
-.PHONY: help setup demo docs test check lint types unit vectors lock schemas release-schemas bench soak java clean
+.PHONY: help setup demo docs test lint types unit vectors soak lock schemas release-schemas java
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -34,8 +34,6 @@ demo: setup java ## replay, event bus and lakehouse on bundled sample data
 	$(BIN)/python examples/demo.py --output demo-output $(if $(KEEP),--keep)
 
 test: setup java lint types unit vectors ## everything CI checks
-
-check: lint types
 
 lint:
 	$(BIN)/ruff check .

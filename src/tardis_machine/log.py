@@ -18,7 +18,6 @@ _QUIET: Final = (
     "aiohttp.server",
     "asyncio",
     "matplotlib",
-    "picows",
     "py4j",
     "pyspark",
     "urllib3",
