@@ -118,7 +118,6 @@ async def test_unknown_options_are_refused_when_strict(start: Start) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/"),
         ("GET", "/nothing"),
         ("GET", "/Replay"),
         ("POST", "/replay"),

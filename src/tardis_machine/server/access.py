@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 20_000
 _MAX_HEADERS: Final = 1_000
-_OPEN_PATHS: Final = frozenset({"/health-check"})
+_OPEN_PATHS: Final = frozenset({"", "/health-check"})
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -17,6 +17,7 @@ from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, repl
 from tardis_machine.server.access import failure
 from tardis_machine.server.pace import Journal, Replay
 from tardis_machine.server.services import Services, status_of, text_of
+from tardis_machine.server.start_page import StartPage
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ class HttpRoutes:
             "/replay-normalized": self._replay_normalized,
             "/health-check": self._health_check,
             "/metrics": self._metrics,
+            "": self._start_page,
         }
+        self._page = StartPage()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Route one request."""
@@ -48,7 +51,8 @@ class HttpRoutes:
         path = request.path.removesuffix("/")
         handler = self._routes.get(path) if request.method == "GET" else None
         if handler is None:
-            return failure(404, f"no such resource: expected GET of {', '.join(self._routes)}")
+            known = ", ".join(each or "/" for each in self._routes)
+            return failure(404, f"no such resource: expected GET of {known}")
         try:
             response = await handler(request)
         except TardisMachineError as error:
@@ -122,6 +126,10 @@ class HttpRoutes:
                 body["status"] = "Degraded"
                 body["unhealthy"] = unhealthy
         return web.json_response(body)
+
+    async def _start_page(self, request: web.BaseRequest) -> web.StreamResponse:
+        del request
+        return self._page.answer()
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         del request

@@ -1,0 +1,119 @@
+"""The start page: its headers, and what a person sees in a real browser."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+
+import pytest
+from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
+
+from tests.server.conftest import Served, Start
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+in_a_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"
+)
+
+
+class Addresses(HTMLParser):
+    """Collects what a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
+
+
+async def test_the_page_is_whole_and_asks_nothing_of_other_hosts(served: Served) -> None:
+    async with served.client.get(served.http("/")) as response:
+        text = await response.text()
+        policy = response.headers["Content-Security-Policy"]
+    parser = Addresses()
+    parser.feed(text)
+    assert parser.found == []
+    assert "__FACTS__" not in text
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)[^\s\"'`$]+", text)
+
+
+async def test_the_page_is_there_without_the_token_it_asks_for(start: Start) -> None:
+    served = await start(auth_token="secret")
+    async with served.client.get(served.http("/")) as response:
+        assert response.status == 200
+        assert "secret" not in await response.text()
+    async with served.client.get(served.http("/metrics")) as response:
+        assert response.status == 401
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        shown = await browser.new_page()
+        problems: list[str] = []
+        shown.on("pageerror", lambda error: problems.append(str(error)))
+
+        def note(said: ConsoleMessage) -> None:
+            # An answer such as 400 is said, too; what the policy refuses is what matters.
+            if said.type == "error" and not said.text.startswith("Failed to load resource"):
+                problems.append(said.text)
+
+        shown.on("console", note)
+        yield shown
+        await browser.close()
+    assert problems == []
+
+
+@in_a_browser
+async def test_a_person_fills_the_form_and_sees_rows_and_a_picture(
+    served: Served, page: Page
+) -> None:
+    await page.goto(served.http("/"))
+    await page.select_option("#exchange", "deribit")
+    await page.fill("#symbols", "BTC-PERPETUAL")
+    await page.fill("#computed", "book_snapshot_2_1s")
+    await page.fill("#limit", "300")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#rows tr")).to_have_count(300)
+    await expect(page.locator("#said")).to_contain_text("300 messages, prices of BTC-PERPETUAL")
+    kinds = set(await page.locator("#rows td:nth-child(2)").all_inner_texts())
+    assert kinds == {"trade", "book_snapshot_2_1s"}
+    drawn = await page.locator("#chart path.price").get_attribute("d")
+    assert drawn is not None
+    assert drawn.count("L") > 100
+    await expect(page.locator("#state")).to_contain_text("messages sent")
+
+
+@in_a_browser
+async def test_a_mistake_is_told_where_it_was_made(served: Served, page: Page) -> None:
+    await page.goto(served.http("/"))
+    await page.fill("#from", "yesterday")
+    await page.click("#start")
+    await expect(page.locator("#said.bad")).to_contain_text("yesterday")
+
+
+@in_a_browser
+async def test_the_token_is_asked_for_and_used(start: Start, page: Page) -> None:
+    served = await start(auth_token="secret")
+    await page.goto(served.http("/"))
+    await page.fill("#token", "secret")
+    await page.click("#start")
+    await expect(page.locator("#said")).to_contain_text("all there are")
+
+
+@in_a_browser
+async def test_a_replay_of_the_form_is_not_published_unless_asked_for(
+    served: Served, page: Page
+) -> None:
+    await page.goto(served.http("/"))
+    await expect(page.locator("#command")).to_contain_text('"publish":false')
+    await page.check("#publish")
+    await expect(page.locator("#command")).not_to_contain_text("publish")
