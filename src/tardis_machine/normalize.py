@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tardis_machine.emit import DataType, Emitter, Taken, times
 from tardis_machine.emit.datatypes import sources
@@ -35,6 +35,15 @@ class NormalizeError(TardisMachineError):
         self.reason = reason
 
 
+class Malformed(NamedTuple):
+    """A recorded line that cannot be normalized, with the local time reached, and why."""
+
+    exchange: str
+    line: bytes
+    local: str
+    reason: str
+
+
 class Pieces(Protocol):
     """Where lines come from: pieces of whole lines, in order."""
 
@@ -63,6 +72,7 @@ class Normalizer:
         sent: Collection[str],
         sends_disconnects: bool,
         strict: bool,
+        on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self.pieces = pieces
         self.malformed = 0
@@ -72,6 +82,7 @@ class Normalizer:
         self._types = sources(data_types)
         self._symbols = symbols
         self._strict = strict
+        self._on_malformed = on_malformed
         self._sends_disconnects = sends_disconnects
         self._malformed_throttle = Throttle()
         self._ignored_throttle = Throttle()
@@ -192,6 +203,11 @@ class Normalizer:
         hidden, self._hidden = self._hidden, None
         return hidden
 
+    def close_bars(self, local: str) -> None:
+        """End the time bars in progress at this local time, when all lines are normalized."""
+        self._emitter.begin(local)
+        self._emitter.close_bars()
+
     def _up_to(self, limit: bytes, first: int, end: int, *, inclusive: bool) -> int:
         for at in range(first, end):
             stamp = self._lines[at][:_LOCAL_LENGTH]
@@ -271,6 +287,8 @@ class Normalizer:
         reason = str(error) or type(error).__name__
         if self._strict:
             raise NormalizeError(self._exchange.name, channel, local, reason) from error
+        if self._on_malformed is not None:
+            self._on_malformed(Malformed(self._exchange.name, line, local, reason))
         held_back = self._malformed_throttle.allow()
         if held_back is not None:
             log.warning(

@@ -1,7 +1,7 @@
 """Replays: history, normalized or raw, as the batches of bytes that the server sends."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -13,12 +13,12 @@ from typing import Final, Self, TypedDict, Unpack
 import msgspec
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Taken
+from tardis_machine.emit import Taken, times
 from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.history import Filter, History, Reader
 from tardis_machine.log import Throttle
 from tardis_machine.messages import Message, decode_lines
-from tardis_machine.normalize import NormalizeError, Normalizer
+from tardis_machine.normalize import Malformed, NormalizeError, Normalizer
 from tardis_machine.options import (
     ReplayNormalizedOptions,
     ReplayOptions,
@@ -73,6 +73,9 @@ class NormalizedReplay:
 
     Iterate over it for typed messages, or over `batches()` for the bytes. Each batch takes a few
     milliseconds, unless `pending()` tells what it has to wait for.
+
+    `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
+    whoever takes history day by day. `on_malformed` is told of each line that is left out.
     """
 
     def __init__(
@@ -82,8 +85,13 @@ class NormalizedReplay:
         history: History,
         strict: bool = False,
         owns_history: bool = False,
+        closes_bars: bool = False,
+        on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self._owned = history if owns_history else None
+        self._closes_bars = closes_bars
+        self._on_malformed = on_malformed
+        self._ends = [each.to for each in options]
         self._readers: list[Reader] = []
         self._streams: list[Normalizer] = []
         self._lines = _FIRST_LINES
@@ -126,6 +134,7 @@ class NormalizedReplay:
                 sent=sent(everything),
                 sends_disconnects=sends_disconnects,
                 strict=strict,
+                on_malformed=self._on_malformed,
             )
         )
 
@@ -194,6 +203,8 @@ class NormalizedReplay:
                     yield self._flush()
                     raise
                 yield self._flush() if self._is_border() else _NOTHING
+            if self._closes_bars:
+                self._close_bars()
             if self._parts or self._hidden:
                 yield self._flush()
             for each in self._streams:
@@ -202,6 +213,12 @@ class NormalizedReplay:
         finally:
             self._report()
             self.close()
+
+    def _close_bars(self) -> None:
+        for stream, end in zip(self._streams, self._ends, strict=True):
+            if stream.failure is None:
+                stream.close_bars(times.iso_us(end - 1))
+                self._collect(stream)
 
     def _report(self) -> None:
         """Sum up what the rate-limited warnings on the way may not have told."""
@@ -362,10 +379,21 @@ class RawReplay:
 
 
 def replay_normalized_many(
-    options: Sequence[ReplayNormalizedOptions], *, history: History, strict: bool = False
+    options: Sequence[ReplayNormalizedOptions],
+    *,
+    history: History,
+    strict: bool = False,
+    closes_bars: bool = False,
+    on_malformed: Callable[[Malformed], None] | None = None,
 ) -> NormalizedReplay:
     """Replay several streams merged into one."""
-    return NormalizedReplay(options, history=history, strict=strict)
+    return NormalizedReplay(
+        options,
+        history=history,
+        strict=strict,
+        closes_bars=closes_bars,
+        on_malformed=on_malformed,
+    )
 
 
 def replay_normalized(

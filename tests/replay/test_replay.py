@@ -9,7 +9,7 @@ import pytest
 
 from tardis_machine.history import Filter, History, HistoryError, ReaderClosedError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
-from tardis_machine.normalize import NormalizeError
+from tardis_machine.normalize import Malformed, NormalizeError
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions
 from tardis_machine.replay import (
     NormalizedReplay,
@@ -254,3 +254,36 @@ def test_steps_tell_what_they_wait_for(sample: History) -> None:
         exchange="bitmex", from_=START, to=END, data_types=["trade"], history=sample
     )
     assert count == len(_messages(again)) > 0
+
+
+def test_bars_in_progress_are_closed_at_the_end_for_whoever_asks(sample: History) -> None:
+    def bars(**more: Any) -> list[dict[str, Any]]:
+        types = ("trade_bar_1m", "trade_bar_1000000ticks")
+        return _messages(
+            replay_normalized_many([_options(data_types=types, minutes=2)], history=sample, **more)
+        )
+
+    complete, closed = bars(), bars(closes_bars=True)
+    assert closed[: len(complete)] == complete
+    last = closed[len(complete) :]
+    assert {bar["timestamp"] for bar in last} == {"2024-03-01T00:02:00.000Z"}
+    assert {bar["localTimestamp"] for bar in last} == {"2024-03-01T00:01:59.999999Z"}
+    assert {bar["name"] for bar in last} == {"trade_bar_1m"}
+    trades = _messages(
+        replay_normalized_many([_options(data_types=("trade",), minutes=2)], history=sample)
+    )
+    in_bars = sum(bar["trades"] for bar in closed)
+    assert in_bars == len(trades)
+
+
+def test_lines_that_are_left_out_are_told(tmp_path: Path) -> None:
+    bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[7]}'
+    _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + bad + b"\n")
+    told: list[Malformed] = []
+    with History(cache_dir=tmp_path) as history:
+        options = [_options(data_types=("trade",))]
+        replayed = replay_normalized_many(options, history=history, on_malformed=told.append)
+        assert len(_messages(replayed)) == 1
+    [malformed] = told
+    assert malformed[:3] == ("bitmex", bad, "2024-03-01T00:00:00.000002Z")
+    assert malformed.reason

@@ -58,10 +58,8 @@ class Bar:
         done: tuple[str, ...] = ()
         if self._kind == "time":
             bucket = floor(ms / self._interval)
-            if self._trades and bucket > self._bucket:
-                end = times.iso_ms(int((self._bucket + 1) * self._interval))
-                done = (self._text(end, local),)
-                self._reset()
+            if bucket > self._bucket:
+                done = self.close(local)
             if not self._trades:
                 self._bucket = bucket
         self._update(float(price), float(amount), side, price, ms, time)
@@ -71,6 +69,14 @@ class Bar:
             done = (self._text(self._close_time, local),)
             self._reset()
         return done
+
+    def close(self, local: str) -> tuple[str, ...]:
+        """End a time bar that has trades; returns its text."""
+        if self._kind != "time" or not self._trades:
+            return ()
+        text = self._text(times.iso_ms(int((self._bucket + 1) * self._interval)), local)
+        self._reset()
+        return (text,)
 
     def _update(
         self, price: float, amount: float, side: str, price_text: str, ms: int, time: str

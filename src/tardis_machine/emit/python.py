@@ -322,6 +322,12 @@ class Emitter:
             f'"details":{quote(details)},"subSequentErrorsCount":{count}}}\n'
         )
 
+    def close_bars(self) -> None:
+        """End the time bars in progress, for a stream after which no trade can complete them."""
+        for bars in self._bars.values():
+            for bar in bars:
+                self._parts.extend(bar.close(self.local))
+
     def reset(self) -> None:
         """Drop books and computables, as a disconnect does."""
         self._bars.clear()
