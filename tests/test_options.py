@@ -72,6 +72,8 @@ def test_flags() -> None:
         ({"from": 1709251200000}, ['"from"', "ISO 8601"]),
         ({"to": "2024-13-01"}, ['"to"', "2024-13-01"]),
         ({"to": None}, ['"to"', "null"]),
+        ({"from": "1969-12-31T23:59:59"}, ['"from"', "1969", "1970 or later"]),
+        ({"from": "1970-01-01T01:00+02:00"}, ['"from"', "1970 or later"]),
         ({"to": "2024-03-01"}, ["2024-03-01 to 2024-03-01", "minute"]),
         ({"to": "2024-03-01T00:00:59Z"}, ["no whole minute"]),
         ({"to": "2024-02-01"}, ["no whole minute"]),
@@ -79,6 +81,7 @@ def test_flags() -> None:
         ({"dataTypes": ["option_summary"]}, ["option_summary", "available for bitmex"]),
         ({"dataTypes": ["trade_bar_xs"]}, ["invalid interval: x", "trade_bar_{n}"]),
         ({"dataTypes": ["book_snapshot_x_1s"]}, ["invalid depth: x"]),
+        ({"dataTypes": [f"book_snapshot_{'9' * 5000}_1s"]}, ["invalid depth: 9", "1 to"]),
         ({"dataTypes": []}, ['"dataTypes"', "at least one"]),
         ({"dataTypes": "trade"}, ['"dataTypes"', "array"]),
         ({"symbols": "XBTUSD"}, ['"symbols"', "array"]),
@@ -93,7 +96,14 @@ def test_what_is_refused(changes: dict[str, Any], parts: list[str]) -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "1", "[1]", '"x"', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "{", "[]", "1", "[1]", '"x"', "null"),
+        *("[" * 100_000, '{"options":' * 100_000),
+        *("9" * 5000, f'{{"from":{"9" * 5000}}}'),
+    ],
+)
 def test_text_that_is_no_options(text: str | None) -> None:
     for parse in (parse_replay, parse_replay_normalized, parse_stream_normalized):
         with pytest.raises(OptionsError, match="options"):
@@ -109,6 +119,10 @@ def test_unknown_keys_are_said_or_refused(caplog: pytest.LogCaptureFixture) -> N
         parse_replay_normalized(text, strict=True)
 
 
+def test_the_first_minute_of_1970_is_a_time() -> None:
+    assert normalized(**{"from": "1970-01-01"})[0].from_ == 0
+
+
 def test_raw_replays_take_every_recorded_exchange() -> None:
     options = parse_replay(
         json.dumps(
@@ -117,6 +131,7 @@ def test_raw_replays_take_every_recorded_exchange() -> None:
                 "from": "2024-03-01",
                 "to": "2024-03-02",
                 "filters": [{"channel": "trade", "symbols": ["XBT/USD"]}, {"channel": "book"}],
+                "withDisconnects": True,
             }
         )
     )
@@ -125,6 +140,7 @@ def test_raw_replays_take_every_recorded_exchange() -> None:
         from_=MARCH,
         to=MARCH + 1440 * MINUTE,
         filters=(Filter("trade", ("XBT/USD",)), Filter("book")),
+        with_disconnects=True,
     )
 
 
@@ -135,6 +151,7 @@ def test_raw_replays_take_every_recorded_exchange() -> None:
         ({"filters": [{"channel": "trads"}]}, "did you mean trade"),
         ({"filters": [{"symbols": ["x"]}]}, "channel"),
         ({"filters": {"channel": "trade"}}, "array"),
+        ({"withDisconnects": "yes"}, "true or false"),
         ({"filters": [{"channel": "trade", "symbols": "x"}]}, "filters"),
     ],
 )

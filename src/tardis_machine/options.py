@@ -40,6 +40,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     from_: int
     to: int
     filters: tuple[Filter, ...] = ()
+    with_disconnects: bool = False
 
 
 class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,14 +73,18 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
     if len(given) != 1:
         raise OptionsError("invalid options: a raw replay takes one object, not an array")
     options = given[0]
-    _known_keys(options, ("exchange", "filters", "from", "to"), strict=strict)
+    _known_keys(options, ("exchange", "filters", "from", "to", "withDisconnects"), strict=strict)
     exchange = _text(options, "exchange")
     channels = catalog.CHANNELS.get(exchange)
     if channels is None:
         raise OptionsError(_one_of("exchange", exchange, catalog.CHANNELS))
     from_, to = _range(options)
     return ReplayOptions(
-        exchange=exchange, from_=from_, to=to, filters=_filters(options.get("filters"), channels)
+        exchange=exchange,
+        from_=from_,
+        to=to,
+        filters=_filters(options.get("filters"), channels),
+        with_disconnects=_flag(options, "withDisconnects", False),
     )
 
 
@@ -139,7 +144,7 @@ def parse_stream_normalized(
 
 
 def parse_time(value: object, name: str) -> int:
-    """Read an ISO date or time as microseconds since the epoch; without a zone it is UTC."""
+    """Read an ISO date or time as microseconds since 1970; without a zone it is UTC."""
     moment = _moment(value) if isinstance(value, str) else None
     if moment is None:
         raise OptionsError(
@@ -149,6 +154,8 @@ def parse_time(value: object, name: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    if elapsed.days < 0:
+        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected 1970 or later')
     return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
 
 
@@ -182,7 +189,11 @@ def _objects(text: str | None) -> list[dict[str, Any]]:
         )
     try:
         decoded = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except RecursionError:
+        raise OptionsError(
+            'invalid "options": nested too deeply, expected a JSON object, or an array of them'
+        ) from None
+    except (msgspec.DecodeError, ValueError) as error:
         raise OptionsError(f'invalid "options": not JSON ({error})') from None
     given = decoded if isinstance(decoded, list) else [decoded]
     if not given or not all(isinstance(entry, dict) for entry in given):

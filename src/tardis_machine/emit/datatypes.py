@@ -1,7 +1,6 @@
 """Names of data types: what is sent, what is computed, and what that needs."""
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from typing import Final, Literal
 
 import msgspec
@@ -24,8 +23,13 @@ COMPUTED_FORMS: Final = (
     "quote_{n}{ms|s|m}",
 )
 
+MAX_DEPTH: Final = 100_000
+"""More than any book has; a snapshot always prints as many levels as were asked for."""
+
 BarKind = Literal["time", "tick", "volume"]
 
+# So that no unit makes a number infinite.
+_TOO_LARGE: Final = 1e300
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000}
 # In this order a longer suffix is met before the one that it ends with.
 _BAR_SUFFIXES: Final[tuple[tuple[str, BarKind, int], ...]] = (
@@ -137,15 +141,18 @@ def _book_snapshots(name: str) -> BookSnapshots:
     parts = name.removeprefix("book_snapshot_").split("_")
     if len(parts) not in {2, 3} or (len(parts) == 3 and not parts[1].startswith("grouped")):
         raise _invalid(name)
-    if not (parts[0].isascii() and parts[0].isdigit() and int(parts[0]) > 0):
-        raise DataTypeError(f"invalid depth: {parts[0]}, data type: {name}", name)
+    depth = _positive(parts[0]) if parts[0].isdigit() else None
+    if depth is None or depth > MAX_DEPTH:
+        raise DataTypeError(
+            f"invalid depth: {parts[0]}, data type: {name}, expected 1 to {MAX_DEPTH}", name
+        )
     grouping = None
     if len(parts) == 3:
         text = parts[1].removeprefix("grouped")
         grouping = _positive(text)
         if grouping is None:
             raise DataTypeError(f"invalid interval: {text}, data type: {name}", name)
-    return BookSnapshots(name, int(parts[0]), _interval(name, parts[-1]), grouping)
+    return BookSnapshots(name, int(depth), _interval(name, parts[-1]), grouping)
 
 
 def _interval(name: str, part: str) -> float:
@@ -164,7 +171,7 @@ def _positive(text: str) -> float | None:
     if not text.isascii() or not text.replace(".", "", 1).isdigit():
         return None
     number = float(text)
-    return number if number > 0 and isfinite(number) else None
+    return number if 0 < number < _TOO_LARGE else None
 
 
 def _invalid(name: str) -> DataTypeError:
