@@ -252,15 +252,18 @@ class Normalizer:
         self._normalize(proper)
 
     def _disconnect(self) -> None:
-        """Start anew, as the recorder's connection did; several empty lines are one disconnect."""
+        """Start mappers anew, as the recorder's connection did; several in a row are one.
+
+        Bars and books go on for a client that is not told of it, as the Node server has it.
+        """
         if self._disconnected:
             return
         self._disconnected = True
         self._handle = None
-        self._emitter.reset()
         if not self._local:
             return
         if self._sends_disconnects:
+            self._emitter.reset()
             self._emitter.begin(self._local)
             self._emitter.disconnect()
         else:

@@ -1,9 +1,11 @@
 """Replays: history, normalized or raw, as the batches of bytes that the server sends."""
 
 import logging
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -99,10 +101,9 @@ class NormalizedReplay:
         self._count = 0
         self._hidden: list[Taken] = []
         self._last = b""
-        sends_disconnects = any(each.with_disconnect_messages for each in options)
         try:
             for each in options:
-                self._open(each, options, history, sends_disconnects, strict)
+                self._open(each, options, history, strict)
         except BaseException:
             self.close()
             raise
@@ -112,7 +113,6 @@ class NormalizedReplay:
         option: ReplayNormalizedOptions,
         options: Sequence[ReplayNormalizedOptions],
         history: History,
-        sends_disconnects: bool,
         strict: bool,
     ) -> None:
         exchange = exchanges.get(option.exchange)
@@ -132,7 +132,7 @@ class NormalizedReplay:
                 symbols=option.symbols,
                 start=option.from_,
                 sent=sent(everything),
-                sends_disconnects=sends_disconnects,
+                sends_disconnects=option.with_disconnect_messages,
                 strict=strict,
                 on_malformed=self._on_malformed,
             )
@@ -241,7 +241,7 @@ class NormalizedReplay:
         started = perf_counter()
         done = 0
         streams = self._streams
-        stamps = [stream.stamp or _END for stream in streams]
+        stamps = [_END if stream.stamp is None else stream.stamp for stream in streams]
         while done < self._lines and (earliest := min(stamps)) != _END:
             at = stamps.index(earliest)
             stream = streams[at]
@@ -252,7 +252,7 @@ class NormalizedReplay:
             done += stream.run(
                 self._lines - done, None if limit == _END else limit, inclusive=inclusive
             )
-            stamps[at] = stream.stamp or _END
+            stamps[at] = _END if stream.stamp is None else stream.stamp
             self._last = stream.last_stamp
             self._collect(stream)
             if self._hidden or stream.needs_piece:
@@ -300,6 +300,8 @@ class RawReplay:
         self._owned = history if owns_history else None
         self._strict = strict
         self._exchange = options.exchange
+        self._with_disconnects = options.with_disconnects
+        self._disconnected = False
         self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
         self._throttle = Throttle()
         self.messages = 0
@@ -350,13 +352,23 @@ class RawReplay:
             self.close()
 
     def _wrapped(self, lines: list[bytes]) -> bytes:
-        if set(map(_TIME_END, lines)) != {b"Z "}:
-            malformed = [line for line in lines if line and line[27:29] != b"Z "]
-            if malformed:
-                self._report(malformed)
-            lines = [line for line in lines if line[27:29] == b"Z "]
-        if not lines:
-            return b""
+        if set(map(_TIME_END, lines)) == {b"Z "}:
+            self._disconnected = False
+            return self._printed(lines)
+        malformed = [line for line in lines if line and line[27:29] != b"Z "]
+        if malformed:
+            self._report(malformed)
+        parts: list[bytes] = []
+        for disconnect, group in groupby(lines, operator.not_):
+            proper = [line for line in group if line[27:29] == b"Z "]
+            if proper:
+                parts.append(self._printed(proper))
+            elif disconnect and self._with_disconnects and not self._disconnected:
+                parts.append(b"\n")
+            self._disconnected = not proper and (disconnect or self._disconnected)
+        return b"".join(parts)
+
+    def _printed(self, lines: Sequence[bytes]) -> bytes:
         self.messages += len(lines)
         # The first of these in a line ends its time: quicker than cutting the line in two.
         joined = _LINE_END.join([line.replace(b"Z ", _MESSAGE, 1) for line in lines])
@@ -441,11 +453,18 @@ def replay(
     from_: str | datetime,
     to: str | datetime,
     filters: Sequence[Filter] = (),
+    with_disconnects: bool = False,
     history: History | None = None,
     **where: Unpack[HistoryOptions],
 ) -> RawReplay:
-    """Replay what an exchange sent, as it was recorded."""
-    asked = {"exchange": exchange, "from": _iso(from_), "to": _iso(to), "filters": list(filters)}
+    """Replay what an exchange sent, as it was recorded; a disconnect can be an empty line."""
+    asked = {
+        "exchange": exchange,
+        "from": _iso(from_),
+        "to": _iso(to),
+        "filters": list(filters),
+        "withDisconnects": with_disconnects,
+    }
     options = parse_replay(msgspec.json.encode(asked).decode())
     return RawReplay(options, history=history or History(**where), owns_history=history is None)
 

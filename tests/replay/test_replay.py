@@ -159,6 +159,87 @@ def test_disconnects_are_sent_when_asked_for_and_hidden_otherwise(tmp_path: Path
     assert sum(batch.count for batch in batches) == 2
 
 
+def test_a_replay_may_begin_with_a_disconnect(tmp_path: Path) -> None:
+    _cached(tmp_path, "bitmex", {"trade": None}, b"\n" + trade(1) + b"\n")
+    options = [_options(data_types=("trade",), with_disconnect_messages=True)]
+    with History(cache_dir=tmp_path) as history:
+        messages = _messages(replay_normalized_many(options, history=history))
+    assert [message["type"] for message in messages] == ["trade", "disconnect"]
+
+
+def test_a_merged_replay_may_begin_with_disconnects(tmp_path: Path) -> None:
+    for symbol, lines in {"A": b"\n\n" + trade(2, 2), "B": b"\n" + trade(1, 1), "C": b"\n"}.items():
+        _cached(tmp_path, "bitmex", {"trade": (symbol, "XBTUSD")}, lines)
+    options = [_options(data_types=("trade",), symbols=(symbol, "XBTUSD")) for symbol in "ABC"]
+    with History(cache_dir=tmp_path) as history:
+        messages = _messages(replay_normalized_many(options, history=history))
+    assert [message["price"] for message in messages] == [1, 2]
+
+
+@pytest.mark.parametrize("with_disconnects", [False, True])
+def test_a_window_may_begin_after_a_disconnect(tmp_path: Path, with_disconnects: bool) -> None:
+    lines = trade(1) + b"\n" + trade(1).replace(b"00:00:00.0", b"00:01:00.0")
+    write(tmp_path, "bitmex", START, iter([lines]), filters=[Filter("trade")])
+    (path,) = tmp_path.rglob("00.json.zst")
+    path.rename(path.with_name("00.size-2.json.zst"))
+    minute = 60_000_000
+    options = ReplayNormalizedOptions(
+        exchange="bitmex",
+        from_=START_US + minute,
+        to=START_US + 2 * minute,
+        data_types=("trade",),
+        with_disconnect_messages=with_disconnects,
+    )
+    with History(cache_dir=tmp_path) as history:
+        alone = _messages(replay_normalized_many([options], history=history))
+        merged = _messages(replay_normalized_many([options, options], history=history))
+    assert [message["type"] for message in alone] == ["trade"]
+    assert merged == alone * 2
+
+
+def test_each_option_is_told_of_its_own_disconnects(tmp_path: Path) -> None:
+    for symbol in "AB":
+        lines = trade(1) + b"\n" + trade(2)
+        _cached(tmp_path, "bitmex", {"trade": (symbol, "XBTUSD")}, lines)
+    options = [
+        _options(
+            data_types=("trade",),
+            symbols=(symbol, "XBTUSD"),
+            with_disconnect_messages=symbol == "B",
+        )
+        for symbol in "AB"
+    ]
+    with History(cache_dir=tmp_path) as history:
+        replayed = replay_normalized_many(options, history=history)
+        batches = list(replayed.batches())
+    types = [
+        msgspec.json.decode(line)["type"] for batch in batches for line in batch.data.splitlines()
+    ]
+    assert types == ["trade", "trade", "disconnect", "trade", "trade"]
+    assert sum(batch.hidden_count for batch in batches) == 1
+
+
+def test_bars_and_books_end_at_a_disconnect_only_for_who_is_told_of_it(tmp_path: Path) -> None:
+    lines = book(1, "partial", 10, 1) + trade(2, 5) + b"\n" + trade(3, 6) + trade(4, 7)
+    lines += book(5, "partial", 11, 3)
+    channels = {"orderBookL2": None, "trade": None}
+    _cached(tmp_path, "bitmex", channels, lines)
+    types = ("trade_bar_2ticks", "quote")
+    names = {}
+    with History(cache_dir=tmp_path) as history:
+        for told in (False, True):
+            option = _options(data_types=types, with_disconnect_messages=told)
+            messages = _messages(replay_normalized_many([option], history=history))
+            names[told] = [
+                (message.get("name", message["type"]), message.get("open")) for message in messages
+            ]
+    assert names[False] == [("quote", None), ("trade_bar_2ticks", 5), ("quote", None)]
+    assert names[True] == [
+        *(("quote", None), ("disconnect", None)),
+        *(("trade_bar_2ticks", 6), ("quote", None)),
+    ]
+
+
 def test_strict_sends_what_precedes_the_line_that_ends_it(tmp_path: Path) -> None:
     bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[7]}\n'
     _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + bad + trade(3))
@@ -225,6 +306,33 @@ def test_raw_replays_keep_every_line_as_it_was(tmp_path: Path) -> None:
     assert wrapped[1] == (
         b'{"localTimestamp":"2024-03-01T00:00:00.0000027Z","message":' + raw[29:-1] + b"}"
     )
+
+
+def test_raw_replays_tell_of_disconnects_when_asked(tmp_path: Path) -> None:
+    lines = b"\n\n" + trade(1) + b"\n\n" + trade(2) + b"garbage\n" + trade(3) + b"\n"
+    _cached(tmp_path, "bitmex", {"trade": None}, lines)
+    write(tmp_path, "bitmex", START, iter([lines, b"\n" + trade(4)]), filters=[Filter("trade")])
+    got = {}
+    with History(cache_dir=tmp_path) as history:
+        for told in (False, True):
+            replayed = replay(
+                exchange="bitmex",
+                from_=START,
+                to=START + timedelta(minutes=2),
+                filters=[Filter("trade")],
+                with_disconnects=told,
+                history=history,
+            )
+            got[told] = b"".join(replayed.batches())
+            assert replayed.messages == 4
+    expected = b"".join(
+        b"\n"
+        if us is None
+        else b'{"localTimestamp":"%b","message":%b}\n' % (trade(us)[:28], trade(us)[29:-1])
+        for us in (None, 1, None, 2, 3, None, 4)
+    )
+    assert got[True] == expected
+    assert got[False] == expected.replace(b"\n\n", b"\n").removeprefix(b"\n")
 
 
 def test_a_replay_of_its_own_history_closes_it() -> None:

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,12 +100,8 @@ class TardisApi:
             each["channel"]: None if each.get("symbols") is None else tuple(each["symbols"])
             for each in call.filters
         }
-        parts = []
-        for minute in range(call.minute, call.minute + call.minutes):
-            data = self.lines(call.exchange, minute)
-            if wanted and call.exchange in LABELS:
-                data = select(data, LABELS[call.exchange], wanted)
-            parts.append(data)
+        minutes = range(call.minute, call.minute + call.minutes)
+        parts = [self.selected(call.exchange, minute, wanted) for minute in minutes]
         if self.encoding == "gzip":
             return gzip.compress(b"".join(parts), 1)
         compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
@@ -114,6 +110,13 @@ class TardisApi:
             middle = whole.find(b"\n", len(whole) // 2) + 1
             parts = [whole[:middle], whole[middle:]]
         return b"".join(compressor.compress(part) for part in parts)
+
+    def selected(
+        self, exchange: str, minute: int, wanted: Mapping[str, tuple[str, ...] | None]
+    ) -> bytes:
+        """A minute's disconnects and the lines of wanted channels and symbols."""
+        lines = self.lines(exchange, minute)
+        return select(lines, LABELS[exchange], wanted) if wanted and exchange in LABELS else lines
 
 
 def _handler(api: TardisApi) -> type[BaseHTTPRequestHandler]:

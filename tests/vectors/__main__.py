@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tardis_machine import exchanges
-from tests.vectors import compute, mappers
+from tests.vectors import compute, mappers, replay
 from tests.vectors.compute import Outcome
 
 _NOT_VECTORS = frozenset(("subscriptions.json",))
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     unsupported: list[str] = []
     for argument in map(Path, arguments):
         for path in _files(argument):
-            exchange = None if compute.is_compute_file(path) else mappers.exchange_of(path)
+            exchange = mappers.exchange_of(path)
             if exchange is not None and exchange not in exchanges.names():
                 unsupported.append(str(path) if path == argument else exchange)
                 failed |= path == argument
@@ -49,7 +49,9 @@ def _files(argument: Path) -> Iterable[Path]:
 
 
 def _run(path: Path, exchange: str | None) -> Iterator[Outcome]:
-    return compute.run(path) if exchange is None else mappers.run(path, exchange)
+    if exchange is not None:
+        return mappers.run(path, exchange)
+    return replay.run(path) if replay.is_replay_file(path) else compute.run(path)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,6 @@ class Outcome(NamedTuple):
     difference: str | None
 
 
-def is_compute_file(path: Path) -> bool:
-    return path.read_bytes().lstrip()[:1] == b"{"
-
-
 def run(path: Path) -> Iterator[Outcome]:
     """Compare every message of every computed type byte by byte, then the orders."""
     file = msgspec.json.decode(path.read_bytes(), type=ComputeFile)

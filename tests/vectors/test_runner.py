@@ -118,3 +118,33 @@ def test_compute_files_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_no_files_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "python -m tests.vectors FILE" in capsys.readouterr().out
+
+
+def _replay_file(path: Path, body: str) -> str:
+    stamp = "2024-03-01T00:00:01.0000000Z"
+    options = {
+        "exchange": "bitmex",
+        "from": "2024-03-01T00:00:00.000Z",
+        "to": "2024-03-01T00:01:00.000Z",
+        "filters": [{"channel": "trade"}],
+        "withDisconnects": True,
+    }
+    file = {
+        "from": "2024-03-01T00:00:00.000Z",
+        "minutes": {"bitmex": [f"\n{stamp} {RAW}\n{stamp} {{}}\n"]},
+        "channels": {"bitmex": [["", "trade", "quote"]]},
+        "answers": [{"path": "/replay", "options": options, "body": body}],
+    }
+    path.write_bytes(msgspec.json.encode(file))
+    return str(path)
+
+
+def test_whole_answers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = f'\n{{"localTimestamp":"2024-03-01T00:00:01.0000000Z","message":{RAW}}}\n'
+    file = tmp_path / "answers.json"
+    assert main([_replay_file(file, body)]) == 0
+    assert "answers.json /replay bitmex: 1 of 1" in capsys.readouterr().out
+    assert main([_replay_file(file, body.lstrip())]) == 1
+    assert "line 0" in capsys.readouterr().out
+    assert main([_replay_file(file, body.rstrip())]) == 1
+    assert "line ends differ" in capsys.readouterr().out
