@@ -10,7 +10,7 @@ import pytest
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.publish.publishing import Publishing, ResponseJournal
+from tardis_machine.publish.outbox import Outbox, ResponseJournal
 from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.publish.brokers import Broker, kafka_broker, nats_broker
 from tests.servers.kafka import KafkaBroker
@@ -18,7 +18,7 @@ from tests.servers.nats import NatsServer
 
 _numbers = itertools.count()
 
-Start = Callable[..., Awaitable[Publishing]]
+Start = Callable[..., Awaitable[Outbox]]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def journal_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 async def publish(journal_dir: Path) -> AsyncIterator[Start]:
     """Start publishing to the given buses; what a test leaves running is ended after it."""
-    started: list[Publishing] = []
+    started: list[Outbox] = []
 
     async def start(
         buses: dict[str, BusConfig],
@@ -61,8 +61,8 @@ async def publish(journal_dir: Path) -> AsyncIterator[Start]:
         journal: dict[str, Any] | None = None,
         metrics: Metrics | None = None,
         **settings: Any,
-    ) -> Publishing:
-        made = Publishing(
+    ) -> Outbox:
+        made = Outbox(
             buses,
             JournalConfig(**({"dir": journal_dir} | (journal or {}))),
             PublishConfig(**({"retry_max_s": 1.0, "send_timeout_s": 5.0} | settings)),
@@ -78,9 +78,9 @@ async def publish(journal_dir: Path) -> AsyncIterator[Start]:
             await each.stop()
 
 
-def respond(publishing: Publishing, *, flow: str = "http-replay") -> ResponseJournal:
+def respond(outbox: Outbox, *, flow: str = "http-replay") -> ResponseJournal:
     """Open the journal of a response as the server would."""
-    found = publishing.response(
+    found = outbox.response(
         flow=flow,
         request_id="request-1",
         session_id="session-1",

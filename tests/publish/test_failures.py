@@ -26,34 +26,34 @@ async def _load(journal, ndjson: bytes) -> None:
 
 
 async def test_broker_killed_and_started_again_under_load(publish: Start, mortal: Broker) -> None:
-    publishing = await publish(mortal.buses, drain_timeout_s=60.0)
+    outbox = await publish(mortal.buses, drain_timeout_s=60.0)
     ndjson = lines(MESSAGES)
-    load = asyncio.create_task(_load(respond(publishing), ndjson))
+    load = asyncio.create_task(_load(respond(outbox), ndjson))
     for _ in range(2):
         await asyncio.sleep(random.uniform(0.2, 0.8))
         mortal.server.kill()
         await asyncio.sleep(random.uniform(0.0, 0.3))
         await asyncio.to_thread(mortal.server.start)
     await load
-    report = await publishing.stop()
+    report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(mortal.arrived))
     assert_balanced(report.buses[0].account, journalled=MESSAGES, delivered=MESSAGES)
 
 
 async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> None:
-    publishing = await publish(broker.buses, drain_timeout_s=60.0)
+    outbox = await publish(broker.buses, drain_timeout_s=60.0)
     ndjson = lines(MESSAGES)
-    load = asyncio.create_task(_load(respond(publishing), ndjson))
+    load = asyncio.create_task(_load(respond(outbox), ndjson))
     killed = set()
     for _ in range(2):
         await asyncio.sleep(random.uniform(0.5, 1.5))
-        pid = publishing.publisher_pid
+        pid = outbox.publisher_pid
         assert pid is not None
         killed.add(pid)
         os.kill(pid, signal.SIGKILL)
-        while publishing.publisher_pid in killed:  # noqa: ASYNC110 - the supervisor's own state
+        while outbox.publisher_pid in killed:  # noqa: ASYNC110 - the supervisor's own state
             await asyncio.sleep(0.02)
     await load
-    report = await publishing.stop()
+    report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(broker.arrived))
     assert_balanced(report.buses[0].account, journalled=MESSAGES, delivered=MESSAGES)

@@ -91,7 +91,7 @@ async def main():
 
 asyncio.run(main())
 loaded = [name for name in sys.modules if name.startswith(("confluent_kafka", "nats"))]
-print(loaded, "tardis_machine.publish.publishing" in sys.modules)
+print(loaded, "tardis_machine.publish.outbox" in sys.modules)
 """
     done = await asyncio.to_thread(
         subprocess.run,

@@ -18,7 +18,7 @@ from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.publisher import drain_directory, tune
-from tardis_machine.publish.redelivery import redeliver
+from tardis_machine.publish.resend import resend
 from tardis_machine.server.settings import ServerConfig
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
 def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
     left = 0
-    for found in redeliver(path, buses, config):
+    for found in resend(path, buses, config):
         log.info("dead letters sent again", extra=found.counts())
         left += found.refused + found.unsent
     return 1 if left else 0

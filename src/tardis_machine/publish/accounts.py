@@ -1,8 +1,15 @@
 """The books of a bus: every journalled message is filtered, delivered, pending, dead or dropped."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 import msgspec
 
 from tardis_machine.journal import CursorState
+
+_BATCH_SIZES: Final = (1, 10, 50, 100, 500, 1_000, 2_500, 5_000, 10_000, 50_000)
+_LATENCIES_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
 
 
 class Account(msgspec.Struct):
@@ -51,3 +58,79 @@ class Account(msgspec.Struct):
             "dead_lettered": self.dead_lettered,
             "dropped": self.dropped,
         }
+
+
+class Distribution(msgspec.Struct):
+    """How often a value was at most each bound; the last place counts what is above all."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    @classmethod
+    def over(cls, bounds: Sequence[float]) -> "Distribution":
+        return cls(tuple(bounds), [0] * (len(bounds) + 1))
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+def _batches() -> Distribution:
+    return Distribution.over(_BATCH_SIZES)
+
+
+def _latency() -> Distribution:
+    return Distribution.over(_LATENCIES_S)
+
+
+class Statistics(msgspec.Struct):
+    """Counted since the publisher process started."""
+
+    healthy: bool = True
+    last_error: str = ""
+    delivered: int = 0
+    retried: int = 0
+    batches: Distribution = msgspec.field(default_factory=_batches)
+    latency: Distribution = msgspec.field(default_factory=_latency)
+
+
+class BusSnapshot(msgspec.Struct):
+    """One bus at one moment."""
+
+    account: Account
+    statistics: Statistics
+    journal_bytes: int = 0
+
+
+class Snapshot(msgspec.Struct):
+    """All buses at one moment; `final` is a publisher's last word, `standby` another's work."""
+
+    buses: dict[str, BusSnapshot]
+    final: bool = False
+    standby: bool = False
+
+    @property
+    def pending(self) -> int:
+        return sum(bus.account.pending for bus in self.buses.values())
+
+
+class BusReport(NamedTuple):
+    """What became of the messages for one bus."""
+
+    bus: str
+    account: Account
+
+    def counts(self) -> dict[str, str | int]:
+        return {"bus": self.bus, **self.account.counts()}
+
+
+class DrainReport(NamedTuple):
+    """The last word on publishing, bus by bus."""
+
+    buses: list[BusReport]
+
+    @property
+    def pending(self) -> int:
+        """Count what is kept in the journal for another time."""
+        return sum(bus.account.pending for bus in self.buses)

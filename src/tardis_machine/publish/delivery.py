@@ -18,13 +18,13 @@ from tardis_machine.bronze import Context, Rejected
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import Cursor, CursorState, Entry, Gap, Log, Reader
 from tardis_machine.log import Throttle
+from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses.base import BusUnavailableError, EventBus, Failure, SendResult
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetters
 from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.record import Record
-from tardis_machine.publish.statistics import Statistics
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tardis_machine.publish.publisher import Snapshot
-from tardis_machine.publish.statistics import Distribution
+from tardis_machine.publish.accounts import Distribution, Snapshot
 
 _PREFIX: Final = "tardis_machine_publish_"
 _COUNTERS: Final = {

@@ -21,9 +21,10 @@ import msgspec
 from tardis_machine import log as logs
 from tardis_machine.config import from_dict
 from tardis_machine.journal import Directory, LockedError
+from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.publish.publisher import Publisher, Snapshot, tune
+from tardis_machine.publish.publisher import Publisher, tune
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,13 @@ import msgspec
 
 from tardis_machine.journal import Directory, Log
 from tardis_machine.journal.segment import segment_path
-from tardis_machine.publish.accounts import Account
+from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetters
 from tardis_machine.publish.delivery import Delivery
 from tardis_machine.publish.encoding import Encoding
-from tardis_machine.publish.statistics import Statistics
 
 _log = logging.getLogger(__name__)
 
@@ -27,26 +26,6 @@ _POLL_S: Final = 0.05
 _STOP_S: Final = 2.0
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
 _SWITCH_S: Final = 0.0005
-
-
-class BusSnapshot(msgspec.Struct):
-    """One bus at one moment."""
-
-    account: Account
-    statistics: Statistics
-    journal_bytes: int = 0
-
-
-class Snapshot(msgspec.Struct):
-    """All buses at one moment; `final` is a publisher's last word, `standby` another's work."""
-
-    buses: dict[str, BusSnapshot]
-    final: bool = False
-    standby: bool = False
-
-    @property
-    def pending(self) -> int:
-        return sum(bus.account.pending for bus in self.buses.values())
 
 
 class Publisher:

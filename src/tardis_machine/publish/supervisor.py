@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.process import Drain, Settings
-from tardis_machine.publish.publisher import Snapshot
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from tardis_machine.server.sockets import Sockets, listen
 from tardis_machine.server.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
-    from tardis_machine.publish.publishing import DrainReport, Publishing
+    from tardis_machine.publish.accounts import DrainReport
+    from tardis_machine.publish.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +70,12 @@ class TardisMachine:
                 for warning in section.warnings():
                     log.warning(warning)
         self.metrics = Metrics()
-        self._publishing: Publishing | None = None
+        self._outbox: Outbox | None = None
         if buses:
             # Imported only here: without a bus nothing of the publisher is loaded.
-            from tardis_machine.publish import publishing  # noqa: PLC0415
+            from tardis_machine.publish import outbox  # noqa: PLC0415
 
-            self._publishing = publishing.Publishing(
+            self._outbox = outbox.Outbox(
                 buses, _as(JournalConfig, journal), _as(PublishConfig, publish), self.metrics
             )
         self._services: Services | None = None
@@ -107,7 +108,7 @@ class TardisMachine:
             listener = self._listeners.pop()
             listener.pre_shutdown()
             await listener.shutdown(_END_WAIT_S)
-        report = None if self._publishing is None else await self._publishing.stop()
+        report = None if self._outbox is None else await self._outbox.stop()
         services.history.close()
         log.info("stopped")
         return report
@@ -116,8 +117,8 @@ class TardisMachine:
         loop = asyncio.get_running_loop()
         history = open_history(self._history_config)
         try:
-            if self._publishing is not None:
-                await self._publishing.start()
+            if self._outbox is not None:
+                await self._outbox.start()
         except BaseException:
             history.close()
             raise
@@ -125,7 +126,7 @@ class TardisMachine:
             config=self.config,
             history=history,
             metrics=self.metrics,
-            publishing=self._publishing,
+            outbox=self._outbox,
         )
         for routes, listening in (
             (HttpRoutes(services), sockets.http),

@@ -113,15 +113,15 @@ class HttpRoutes:
 
     async def _health_check(self, request: web.BaseRequest) -> web.StreamResponse:
         del request
-        publishing = self._services.publishing
+        outbox = self._services.outbox
         body: dict[str, object] = {
             "status": "Healthy",
             "uptimeHours": round((time.monotonic() - self._services.started) / 3600, 4),
             "timestampMs": time.time_ns() // 1_000_000,
             "memoryInfo": _memory(),
         }
-        if publishing is not None:
-            unhealthy = publishing.unhealthy()
+        if outbox is not None:
+            unhealthy = outbox.unhealthy()
             if unhealthy:
                 body["status"] = "Degraded"
                 body["unhealthy"] = unhealthy

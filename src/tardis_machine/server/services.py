@@ -19,7 +19,7 @@ from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
 
 if TYPE_CHECKING:
-    from tardis_machine.publish.publishing import Publishing
+    from tardis_machine.publish.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Services:
     config: ServerConfig
     history: History
     metrics: Metrics
-    publishing: "Publishing | None" = None
+    outbox: "Outbox | None" = None
     turns: Turns = field(default_factory=Turns)
     progress: Progress = field(default_factory=Progress)
     started: float = field(default_factory=time.monotonic)
@@ -50,10 +50,10 @@ class Services:
         self, options: Sequence[ReplayNormalizedOptions], *, flow: str, transport: str, route: str
     ) -> Journal | None:
         """Open the journal of a response, if it is to be published."""
-        if self.publishing is None or not all(each.publish for each in options):
+        if self.outbox is None or not all(each.publish for each in options):
             return None
         identity = uuid.uuid4().hex
-        return self.publishing.response(
+        return self.outbox.response(
             flow=flow,
             request_id=identity,
             session_id=identity,

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _IN_WORK: Final = ".resending"
 
 
-class Redelivered:
+class Resent:
     """What became of one bus's dead letters."""
 
     def __init__(self, bus: str) -> None:
@@ -37,9 +37,7 @@ class Redelivered:
         return dict(vars(self))
 
 
-def redeliver(
-    path: Path, buses: Mapping[str, BusConfig], config: PublishConfig
-) -> Iterator[Redelivered]:
+def resend(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> Iterator[Resent]:
     """Send the letters of a file, or of all files of a directory.
 
     A file is renamed while it is worked on, so that a publisher may write new letters meanwhile;
@@ -55,7 +53,7 @@ def redeliver(
                 raise ConfigError(
                     "--dead-letters", str(file), f"is for {bus}; buses configured: {allowed}"
                 )
-            yield _redeliver(letters, BUSES[bus](buses[bus]), DeadLetters(work.parent, bus), config)
+            yield _resend(letters, BUSES[bus](buses[bus]), DeadLetters(work.parent, bus), config)
         work.unlink()
 
 
@@ -67,10 +65,10 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _redeliver(
+def _resend(
     letters: Iterator[DeadLetter], bus: EventBus[Any], back: DeadLetters, config: PublishConfig
-) -> Redelivered:
-    found = Redelivered(bus.name)
+) -> Resent:
+    found = Resent(bus.name)
     router = bus.router()
     try:
         while batch := list(islice(letters, bus.limits.records)):
@@ -111,7 +109,7 @@ def _send(
     bus: EventBus[Any],
     back: DeadLetters,
     config: PublishConfig,
-    found: Redelivered,
+    found: Resent,
 ) -> list[_Waiting]:
     """Try as often as configured; gives what the bus did not take then."""
     backoff = Backoff(config.retry_min_ms / 1000, config.retry_max_s)

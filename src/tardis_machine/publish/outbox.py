@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from tardis_machine.bronze import Origin
 from tardis_machine.config import ConfigError, to_dict
@@ -14,12 +14,11 @@ from tardis_machine.journal import JournalFullError, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.log import JsonFormatter, Throttle
 from tardis_machine.metrics import Metrics
-from tardis_machine.publish.accounts import Account
+from tardis_machine.publish.accounts import Account, BusReport, DrainReport, Snapshot
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.monitoring import PublishingCollector, State
 from tardis_machine.publish.process import Settings
-from tardis_machine.publish.publisher import Snapshot
 from tardis_machine.publish.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -30,28 +29,7 @@ _LONGEST_WAIT_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
 
 
-class BusReport(NamedTuple):
-    """What became of the messages for one bus."""
-
-    bus: str
-    account: Account
-
-    def counts(self) -> dict[str, str | int]:
-        return {"bus": self.bus, **self.account.counts()}
-
-
-class DrainReport(NamedTuple):
-    """The last word on publishing, bus by bus."""
-
-    buses: list[BusReport]
-
-    @property
-    def pending(self) -> int:
-        """Count what is kept in the journal for another time."""
-        return sum(bus.account.pending for bus in self.buses)
-
-
-class Publishing:
+class Outbox:
     """Nothing happens before `start`: no file, no process."""
 
     def __init__(
@@ -200,9 +178,9 @@ class Publishing:
 class ResponseJournal:
     """The journal of one response: where its messages go before its client gets them."""
 
-    def __init__(self, publishing: Publishing, provenance: bytes, when_full: str) -> None:
-        self._publishing = publishing
-        self._writer = publishing.writer
+    def __init__(self, outbox: Outbox, provenance: bytes, when_full: str) -> None:
+        self._outbox = outbox
+        self._writer = outbox.writer
         self._provenance = provenance
         self._when_full = when_full
         self._position = 0
@@ -241,9 +219,9 @@ class ResponseJournal:
         while writer.make_room(forced=True):
             if writer.append(self._provenance, data, count, self._position, hidden=hidden):
                 return True
-        publishing = self._publishing
-        publishing.lost += count
-        held_back = publishing.lost_said.allow()
+        outbox = self._outbox
+        outbox.lost += count
+        held_back = outbox.lost_said.allow()
         if held_back is not None:
-            _log.error("disk full: messages not published", extra={"lost": publishing.lost})
+            _log.error("disk full: messages not published", extra={"lost": outbox.lost})
         return True

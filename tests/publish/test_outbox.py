@@ -16,7 +16,7 @@ from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.publish.publishing import Publishing
+from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
 from tests.cli.conftest import Run
 from tests.publish.brokers import Broker, nats_broker
@@ -68,10 +68,10 @@ def metric(metrics: Metrics, name: str, bus: str) -> float | None:
 async def test_batches_of_a_response_arrive_with_their_context(
     publish: Start, file: FileConfig
 ) -> None:
-    publishing = await publish({"file": file}, producer_id="desk-1", publish_source="mine")
+    outbox = await publish({"file": file}, producer_id="desk-1", publish_source="mine")
     ndjson = lines(250)
-    await write(respond(publishing), ndjson)
-    report = await publishing.stop()
+    await write(respond(outbox), ndjson)
+    report = await outbox.stop()
     assert report.pending == 0
     assert written(file) == [event.event_id for event in events_of(ndjson)]
     assert file.path is not None
@@ -87,19 +87,19 @@ async def test_batches_of_a_response_arrive_with_their_context(
 
 
 async def test_only_chosen_flows_are_published(publish: Start, file: FileConfig) -> None:
-    publishing = await publish({"file": file}, publish_flows=("ws-replay",))
+    outbox = await publish({"file": file}, publish_flows=("ws-replay",))
     settings = {
         "request_id": "", "session_id": "", "transport": "", "route": "", "origin": "replay",
     }  # fmt: skip
-    assert publishing.response(flow="http-replay", **settings) is None
-    assert publishing.response(flow="ws-replay", **settings) is not None
+    assert outbox.response(flow="http-replay", **settings) is None
+    assert outbox.response(flow="ws-replay", **settings) is not None
 
 
 async def test_hidden_control_events_are_published_and_take_no_position(
     publish: Start, file: FileConfig
 ) -> None:
-    publishing = await publish({"file": file})
-    journal = respond(publishing)
+    outbox = await publish({"file": file})
+    journal = respond(outbox)
     hidden = (
         b'{"type":"disconnect","exchange":"bitmex",'
         b'"localTimestamp":"2024-03-01T00:00:00.500000Z"}\n'
@@ -108,7 +108,7 @@ async def test_hidden_control_events_are_published_and_take_no_position(
     assert journal.append(first, 1)
     assert journal.append_hidden(hidden, 1)
     assert journal.append(second, 1)
-    report = await publishing.stop()
+    report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=3, delivered=3)
     assert file.path is not None
     found = [
@@ -124,16 +124,16 @@ async def test_hidden_control_events_are_published_and_take_no_position(
 
 async def test_what_the_allow_list_leaves_out_is_filtered(publish: Start, tmp_path: Path) -> None:
     config = FileConfig(path=tmp_path / "trades", include_payloads=("trade",))
-    publishing = await publish({"file": config})
-    await write(respond(publishing), lines(400))
-    report = await publishing.stop()
+    outbox = await publish({"file": config})
+    await write(respond(outbox), lines(400))
+    report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=400, filtered=100, delivered=300)
 
 
 async def test_metrics_tell_the_accounts(publish: Start, file: FileConfig) -> None:
     metrics = Metrics()
-    publishing = await publish({"file": file}, metrics=metrics)
-    await write(respond(publishing), lines(1_000))
+    outbox = await publish({"file": file}, metrics=metrics)
+    await write(respond(outbox), lines(1_000))
     await until(lambda: metric(metrics, "delivered_total", "file") == 1_000)
     assert metric(metrics, "journalled_total", "file") == 1_000
     assert metric(metrics, "accepted", "file") == 1_000
@@ -144,20 +144,20 @@ async def test_metrics_tell_the_accounts(publish: Start, file: FileConfig) -> No
     assert metric(metrics, "bus_healthy", "file") == 1
     assert metric(metrics, "batch_size_sum", "file") == 1_000
     assert metric(metrics, "latency_seconds_count", "file") == 1_000
-    assert publishing.unhealthy() == []
+    assert outbox.unhealthy() == []
 
 
 async def test_full_journal_paces_and_loses_nothing(publish: Start, nats_alone: Broker) -> None:
-    publishing = await publish(nats_alone.buses, journal=SMALLEST)
+    outbox = await publish(nats_alone.buses, journal=SMALLEST)
     nats_alone.server.pause()
     ndjson = lines(12_000)
     assert len(ndjson) > 2 << 20
-    load = asyncio.create_task(write(respond(publishing), ndjson))
-    await until(lambda: not publishing.writer.has_room())
+    load = asyncio.create_task(write(respond(outbox), ndjson))
+    await until(lambda: not outbox.writer.has_room())
     assert not load.done()
     nats_alone.server.resume()
     await load
-    report = await publishing.stop()
+    report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(nats_alone.arrived))
     assert_balanced(report.buses[0].account, journalled=12_000, delivered=12_000)
 
@@ -166,19 +166,19 @@ async def test_stalled_bus_alone_is_skipped_ahead_and_told(
     publish: Start, nats_alone: Broker, file: FileConfig
 ) -> None:
     metrics = Metrics()
-    publishing = await publish(
+    outbox = await publish(
         {**nats_alone.buses, "file": file}, journal={**SMALLEST, "stall_s": 3.0}, metrics=metrics
     )
     ndjson = lines(12_000)
     batches = ndjson.splitlines(keepends=True)
-    journal = respond(publishing)
+    journal = respond(outbox)
     await write(journal, b"".join(batches[:100]))
     await until(lambda: metric(metrics, "pending", "nats") == 0)
     nats_alone.server.pause()
     await write(journal, b"".join(batches[100:]))
-    assert "nats: stalled" in publishing.unhealthy() or "nats: unhealthy" in publishing.unhealthy()
+    assert "nats: stalled" in outbox.unhealthy() or "nats: unhealthy" in outbox.unhealthy()
     nats_alone.server.resume()
-    report = await publishing.stop()
+    report = await outbox.stop()
     accounts = {each.bus: each.account for each in report.buses}
     assert_balanced(accounts["file"], journalled=12_000, delivered=12_000)
     assert written(file) == [event.event_id for event in events_of(ndjson)]
@@ -208,30 +208,30 @@ async def test_stalled_bus_alone_is_skipped_ahead_and_told(
 
 
 async def test_when_full_error_ends_the_response(publish: Start, nats_alone: Broker) -> None:
-    publishing = await publish(
+    outbox = await publish(
         nats_alone.buses, journal={**SMALLEST, "when_full": "error"}, drain_timeout_s=60.0
     )
     nats_alone.server.pause()
     with pytest.raises(JournalFullError) as raised:
-        await write(respond(publishing), lines(12_000))
+        await write(respond(outbox), lines(12_000))
     assert raised.value.limit == 1 << 20
     nats_alone.server.resume()
-    assert (await publishing.stop()).pending == 0
+    assert (await outbox.stop()).pending == 0
 
 
 @pytest.mark.parametrize(("flow", "when_full"), [("http-replay", "drop"), ("ws-stream", "pace")])
 async def test_live_and_dropping_flows_never_wait(
     publish: Start, nats_alone: Broker, flow: str, when_full: str
 ) -> None:
-    publishing = await publish(
+    outbox = await publish(
         nats_alone.buses, journal={**SMALLEST, "when_full": when_full}, drain_timeout_s=60.0
     )
     nats_alone.server.pause()
-    journal = respond(publishing, flow=flow)
+    journal = respond(outbox, flow=flow)
     for start in range(0, 12_000, 100):
         assert journal.append(lines(100, start=start), 100)
     nats_alone.server.resume()
-    account = (await publishing.stop()).buses[0].account
+    account = (await outbox.stop()).buses[0].account
     assert account.dropped > 0
     assert_balanced(
         account,
@@ -239,7 +239,7 @@ async def test_live_and_dropping_flows_never_wait(
         delivered=12_000 - account.dropped,
         dropped=account.dropped,
     )
-    assert publishing.lost == 0
+    assert outbox.lost == 0
 
 
 async def test_a_second_server_takes_over_from_the_first(publish: Start, file: FileConfig) -> None:
@@ -263,7 +263,7 @@ async def test_what_a_bus_never_accepts_is_kept_and_can_be_sent_again(
     run: Run,
 ) -> None:
     broker = nats_broker(start_nats("max_payload: 2000"), name)
-    publishing = await publish(broker.buses)
+    outbox = await publish(broker.buses)
     levels = [{"price": number, "amount": 1.5} for number in range(1, 300)]
     large = 0
     found = []
@@ -274,8 +274,8 @@ async def test_what_a_bus_never_accepts_is_kept_and_can_be_sent_again(
             large += 1
         found.append(json.dumps(message).encode() + b"\n")
     ndjson = b"".join(found)
-    await write(respond(publishing), ndjson)
-    report = await publishing.stop()
+    await write(respond(outbox), ndjson)
+    report = await outbox.stop()
     assert_balanced(
         report.buses[0].account, journalled=100, delivered=100 - large, dead_lettered=large
     )
@@ -304,10 +304,10 @@ async def test_what_a_bus_never_accepts_is_kept_and_can_be_sent_again(
 async def test_unencodable_lines_are_dead_letters(
     publish: Start, file: FileConfig, journal_dir: Path
 ) -> None:
-    publishing = await publish({"file": file})
+    outbox = await publish({"file": file})
     bad = b'{"type":"trade","exchange":"bitmex"}\n'
-    assert respond(publishing).append(lines(1) + bad + lines(1, start=1), 3)
-    report = await publishing.stop()
+    assert respond(outbox).append(lines(1) + bad + lines(1, start=1), 3)
+    report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=3, delivered=2, dead_lettered=1)
     [letter] = (journal_dir / "dead-letters" / "file.ndjson").read_bytes().splitlines()
     assert json.loads(letter)["line"] == bad.decode().strip()
@@ -317,15 +317,15 @@ async def test_unencodable_lines_are_dead_letters(
 async def test_an_entry_beyond_the_encoder_does_not_stop_the_rest(
     publish: Start, file: FileConfig, journal_dir: Path
 ) -> None:
-    publishing = await publish({"file": file})
-    assert publishing.writer.append(b"no provenance", lines(2), 2, 0)
-    await write(respond(publishing), lines(2, start=2))
-    report = await publishing.stop()
+    outbox = await publish({"file": file})
+    assert outbox.writer.append(b"no provenance", lines(2), 2, 0)
+    await write(respond(outbox), lines(2, start=2))
+    report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=4, delivered=2, dead_lettered=2)
     letters = (journal_dir / "dead-letters" / "file.ndjson").read_bytes().splitlines()
     assert [json.loads(letter)["position"] for letter in letters] == [0, 1]
 
 
 def test_nothing_happens_before_start(journal_dir: Path, file: FileConfig) -> None:
-    Publishing({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
+    Outbox({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
     assert not journal_dir.exists()
