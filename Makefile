@@ -49,7 +49,7 @@ soak: setup java ## minutes of outages and random deaths; SOAK_S=600 for longer 
 	$(BIN)/python -m pytest tests/publish/soak.py
 
 vectors: ## the shared exchange vectors, where they are there
-	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors; \
+	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi
 
 docs: setup ## renew the configuration page from the settings

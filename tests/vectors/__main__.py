@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tardis_machine import exchanges
-from tests.vectors import compute, mappers, replay
+from tests.vectors import compute, dialects, mappers, replay
 from tests.vectors.compute import Outcome
 
-_NOT_VECTORS = frozenset(("subscriptions.json",))
+_LIVE = frozenset((dialects.SUBSCRIPTIONS, dialects.REALTIME))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     unsupported: list[str] = []
     for argument in map(Path, arguments):
         for path in _files(argument):
-            exchange = mappers.exchange_of(path)
+            exchange = None if path.name in _LIVE else mappers.exchange_of(path)
             if exchange is not None and exchange not in exchanges.names():
                 unsupported.append(str(path) if path == argument else exchange)
                 failed |= path == argument
@@ -45,10 +45,12 @@ def main(arguments: Sequence[str]) -> int:
 def _files(argument: Path) -> Iterable[Path]:
     if not argument.is_dir():
         return [argument]
-    return sorted(path for path in argument.rglob("*.json") if path.name not in _NOT_VECTORS)
+    return sorted(path for path in argument.rglob("*.json"))
 
 
 def _run(path: Path, exchange: str | None) -> Iterator[Outcome]:
+    if path.name in _LIVE:
+        return dialects.run(path)
     if exchange is not None:
         return mappers.run(path, exchange)
     return replay.run(path) if replay.is_replay_file(path) else compute.run(path)

@@ -115,6 +115,40 @@ def test_compute_files_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "passed 1 of 1" in capsys.readouterr().out
 
 
+def test_subscriptions_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"op": "subscribe", "args": ["trade:XBTUSD"]}
+    filters = [{"channel": "trade", "symbols": ["XBTUSD"]}]
+    cases = [
+        {"message": asked, "handled": True, "filters": filters},
+        {"message": asked, "error": "a crash"},
+        {"message": {"op": "help"}, "handled": False},
+    ]
+    file = tmp_path / "subscriptions.json"
+    file.write_bytes(msgspec.json.encode({"bitmex": cases, "kraken": cases}))
+    assert main([str(file)]) == 0
+    assert "subscriptions of bitmex: 3 of 3" in capsys.readouterr().out
+    file.write_bytes(msgspec.json.encode({"bitmex": [{"message": asked, "handled": False}]}))
+    assert main([str(file)]) == 1
+    assert "expected None, got [Filter(" in capsys.readouterr().out
+
+
+def test_subscribe_messages_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "wss://ws.bitmex.com/realtime"
+    asked = {"op": "subscribe", "args": ["trade:XBTUSD"]}
+    realtime = {"trade": [{"url": url, "subscribe": [asked]}]}
+    facts = {"sampleSymbols": ["XBTUSD"], "realtime": realtime}
+    file = tmp_path / "exchanges.json"
+    file.write_bytes(msgspec.json.encode({"bitmex": facts}))
+    assert main([str(file)]) == 0
+    assert "live bitmex: 1 of 1" in capsys.readouterr().out
+    realtime["trade"].append({"polling": True})
+    file.write_bytes(msgspec.json.encode({"bitmex": facts}))
+    assert main([str(file)]) == 1
+    assert "first difference: trade" in capsys.readouterr().out
+
+
 def test_no_files_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "python -m tests.vectors FILE" in capsys.readouterr().out

@@ -2,18 +2,38 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit.numbers import canonical
+from tardis_machine.exchanges.dialect import (
+    Budget,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Poller,
+    Session,
+    Snapshot,
+    Subscribe,
+    absent,
+    at,
+    both,
+    either,
+    generated,
+    negated,
+    null,
+    present,
+)
 from tardis_machine.exchanges.dispatch import dispatcher
 from tardis_machine.exchanges.errors import BookGapError, MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import Sent, optional, required
+from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
 from tardis_machine.exchanges.tickers import Tickers
+from tardis_machine.history.filters import Filter
 
 log = logging.getLogger(__name__)
 
@@ -377,6 +397,80 @@ def _mapper(making: Making) -> Handler:
     return dispatcher(b'{"stream":"', lambda line: envelope(line).stream, route)
 
 
+def _streams(speeds: Mapping[str, str]) -> Subscribe:
+    """Subscribe with a message per channel; some channels come in several speeds."""
+
+    def subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+        for number, each in enumerate(filters, 1):
+            channel = each.channel + speeds.get(each.channel, "")
+            names = [f"{symbol}@{channel}" for symbol in each.symbols or ()]
+            yield {"method": "SUBSCRIBE", "params": names, "id": number}
+
+    return subscribe
+
+
+def _weight_limit(info: Any) -> int | None:
+    """Find what the exchange allows in a minute among its rate limits."""
+    limits = at(info, "rateLimits")
+    for each in limits if isinstance(limits, list) else ():
+        if at(each, "rateLimitType") == "REQUEST_WEIGHT" and isinstance(at(each, "limit"), int):
+            return int(each["limit"])
+    return None
+
+
+def _budget(info: str, per_minute: int, reserve: int) -> Budget:
+    return Budget(
+        per_minute=per_minute,
+        reserve=reserve,
+        header="x-mbx-used-weight-1m",
+        info=info,
+        read=_weight_limit,
+    )
+
+
+def _depth_snapshot(url: str, weight: int) -> Snapshot:
+    return Snapshot(
+        channel="depthSnapshot",
+        deltas="depth",
+        url=url + "?symbol={SYMBOL}&limit=1000",
+        render=generated('{"stream":"{symbol}@depthSnapshot","generated":true,"data":<answer>}'),
+        weight=weight,
+        at_once=4,
+    )
+
+
+def _open_interest(url: str, every_s: float) -> Poller:
+    return Poller(
+        channel="openInterest",
+        urls=(url + "?symbol={SYMBOL}",),
+        render=generated('{"stream":"{symbol}@openInterest","generated":true,"data":<answer>}'),
+        every_s=every_s,
+    )
+
+
+_ACK: Final = null("result")
+_NOT_A_STREAM: Final = either(present("error"), both(absent("stream"), negated(_ACK)))
+_PUBLIC: Final = frozenset(("bookTicker", "depth", "depthSnapshot", "trade"))
+_NATIVE: Final = subscriptions({"method": "SUBSCRIBE"}, "params", symbol_first("@"))
+
+_FUTURES_LIVE: Final = Dialect(
+    endpoints=(
+        Endpoint(name="public", url="wss://fstream.binance.com/public/stream", channels=_PUBLIC),
+        Endpoint(name="market", url="wss://fstream.binance.com/market/stream"),
+    ),
+    subscribe=_streams({"depth": "@0ms", "markPrice": "@1s"}),
+    data=(b'{"stream":"',),
+    acks=_ACK,
+    errors=_NOT_A_STREAM,
+    snapshots=(_depth_snapshot("https://fapi.binance.com/fapi/v1/depth", weight=20),),
+    pollers=(_open_interest("https://fapi.binance.com/fapi/v1/openInterest", every_s=5),),
+    budget=_budget("https://fapi.binance.com/fapi/v1/exchangeInfo", 2400, reserve=160),
+    quiet=frozenset(("trade", "forceOrder")),
+    max_streams=1024,
+    max_messages_per_s=10,
+)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="binance-futures",
@@ -385,5 +479,7 @@ EXCHANGES: Final = (
             for each, (channels, _) in _FUTURES.items()
         },
         make=_mapper,
+        live=_FUTURES_LIVE,
+        subscriptions=_NATIVE,
     ),
 )

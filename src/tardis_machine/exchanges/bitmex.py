@@ -1,18 +1,31 @@
 """BitMEX: tables of rows, with an action that says what happened to them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    both,
+    chunks,
+    either,
+    equals,
+    present,
+)
 from tardis_machine.exchanges.dispatch import dispatcher
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import nonzero
+from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
 from tardis_machine.exchanges.tickers import Tickers
 from tardis_machine.exchanges.times import is_later, milliseconds, to_millisecond
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 Row = TypeVar("Row")
@@ -284,10 +297,40 @@ def _mapper(making: Making) -> Handler:
     return dispatcher(b'{"table":"', lambda line: _envelope(line).table, handlers.get)
 
 
+def _topics(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
+    for each in filters:
+        if each.symbols is None:
+            yield {"op": op, "args": [each.channel]}
+        else:
+            for symbols in chunks(each.symbols, 10):
+                yield {"op": op, "args": [f"{each.channel}:{symbol}" for symbol in symbols]}
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    return _topics("subscribe", filters)
+
+
+def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    return _topics("unsubscribe", filters)
+
+
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://ws.bitmex.com/realtime"),),
+    subscribe=_subscribe,
+    unsubscribe=_unsubscribe,
+    without_symbols=None,
+    data=(b'{"table":"',),
+    acks=either(present("info"), equals("success", True)),
+    errors=either(present("error"), both(present("subscribe"), equals("success", False))),
+)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="bitmex",
         types={each: (Era((Channel(t, str.upper),)),) for each, (t, _) in _TABLES.items()},
         make=_mapper,
+        live=_LIVE,
+        subscriptions=subscriptions({"op": "subscribe"}, "args", channel_first(":")),
     ),
 )

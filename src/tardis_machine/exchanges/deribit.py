@@ -1,6 +1,6 @@
 """Deribit: JSON-RPC notifications, one channel per kind of data and instrument."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -8,11 +8,25 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Secrets,
+    Session,
+    at,
+    both,
+    equals,
+    pairs,
+    present,
+)
 from tardis_machine.exchanges.dispatch import dispatcher
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import nonzero
+from tardis_machine.exchanges.subscriptions import channel_first, first_of, subscriptions
 from tardis_machine.exchanges.tickers import Tickers
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 _EXPIRY_HOUR: Final = 8
@@ -308,10 +322,78 @@ def _mapper(making: Making) -> Handler:
     return dispatcher(_PREFIX, channel_of, lambda name: handlers.get(name.partition(".")[0]))
 
 
+_LOGIN_ID: Final = 1
+_PACED: Final = frozenset(("book", "perpetual", "trades", "ticker"))
+
+
+def _request(number: int, method: str, **params: object) -> Outgoing:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def _greet(_: Session) -> Iterator[Outgoing]:
+    yield _request(0, "public/set_heartbeat", interval=10)
+
+
+def _login(session: Session) -> Outgoing:
+    client, secret = session.secrets
+    return _request(
+        _LOGIN_ID,
+        "public/auth",
+        grant_type="client_credentials",
+        client_id=client,
+        client_secret=secret,
+    )
+
+
+def _call(action: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    scope, pace = ("private", ".raw") if session.secrets else ("public", ".100ms")
+    channels = [f"{c}.{symbol}{pace if c in _PACED else ''}" for c, symbol in pairs(filters)]
+    yield _request(3, f"{scope}/{action}", channels=channels)
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _call("subscribe", filters, session)
+
+
+def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _call("unsubscribe", filters, session)
+
+
+def _reply(message: Any) -> Outgoing | None:
+    return _request(0, "public/test") if at(message, "params.type") == "test_request" else None
+
+
+_LIVE: Final = Dialect(
+    endpoints=(
+        Endpoint(
+            url="wss://streams.deribit.com/ws/api/v2",
+            with_secrets="wss://www.deribit.com/ws/api/v2",
+        ),
+    ),
+    secrets=Secrets(names=("DERIBIT_API_CLIENT_ID", "DERIBIT_API_CLIENT_SECRET")),
+    greet=_greet,
+    login=_login,
+    logged_in=both(equals("id", _LOGIN_ID), present("result")),
+    subscribe=_subscribe,
+    unsubscribe=_unsubscribe,
+    data=(b'{"jsonrpc":"2.0","method":"subscription"',),
+    heartbeats=equals("method", "heartbeat"),
+    reply=_reply,
+    acks=present("result"),
+    errors=present("error"),
+    quiet=frozenset(("trades",)),
+)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="deribit",
         types={each: (Era((Channel(name, str.upper),)),) for each, (name, _) in _TYPES.items()},
         make=_mapper,
+        live=_LIVE,
+        subscriptions=first_of(
+            subscriptions({"method": "public/subscribe"}, "params.channels", channel_first(".")),
+            subscriptions({"method": "private/subscribe"}, "params.channels", channel_first(".")),
+        ),
     ),
 )

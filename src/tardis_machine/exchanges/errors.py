@@ -44,3 +44,14 @@ class BookGapError(MapperError):
             f"the snapshot of {symbol} (last update {snapshot_id}) does not join its first update"
             f" ({update_ids})",
         )
+
+
+class LostUpdateError(BookGapError):
+    """An update of a live book that does not follow the one before it."""
+
+    def __init__(self, channel: str, symbol: str, last_id: object, update_id: object):
+        self.symbol = symbol
+        self.last_id = last_id
+        MapperError.__init__(
+            self, channel, f"an update of {symbol} follows {update_id}, the last was {last_id}"
+        )

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tardis_machine.emit import Emitter
+from tardis_machine.exchanges.dialect import Dialect
 from tardis_machine.exchanges.errors import UnsupportedTypeError
+from tardis_machine.exchanges.subscriptions import Subscriptions
 from tardis_machine.history.filters import Filter
 
 Handler = Callable[[bytes], bool]
@@ -48,6 +50,8 @@ class Exchange:
     name: str
     types: Mapping[str, tuple[Era, ...]]
     make: Callable[[Making], Handler]
+    live: Dialect | None = None
+    subscriptions: Subscriptions | None = None
 
     def data_types(self) -> tuple[str, ...]:
         return tuple(self.types)

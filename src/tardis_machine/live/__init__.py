@@ -1,0 +1,1 @@
+"""Connections to exchanges: what they send now, as it arrives."""
