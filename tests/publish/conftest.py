@@ -11,7 +11,7 @@ from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox, ResponseJournal
-from tests.cli.conftest import run  # noqa: F401 - a fixture
+from tests.cli.conftest import launch, run  # noqa: F401 - fixtures
 from tests.publish.brokers import Broker, kafka_broker, nats_broker
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer

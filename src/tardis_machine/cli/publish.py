@@ -81,7 +81,7 @@ def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfi
     left = 0
     for found in resend(path, buses, config):
         log.info("dead letters sent again", extra=found.counts())
-        left += found.refused + found.unsent
+        left += found.left
     return 1 if left else 0
 
 

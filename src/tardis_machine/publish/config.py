@@ -10,7 +10,7 @@ from tardis_machine.config import ConfigError, Section, bytes_size, setting
 
 FLOWS: Final = ("http-replay", "ws-replay", "ws-stream")
 _FSYNC: Final = re.compile(r"interval:(\d+)(ms|s)")
-_SMALLEST_JOURNAL: Final = 1 << 20
+_SMALLEST_BOUND: Final = 1 << 20
 
 
 def _default_dir() -> Path:
@@ -51,7 +51,7 @@ class JournalConfig(
     max_bytes: int = setting(
         8 << 30,
         help="bound of the whole directory; units such as 8GiB work",
-        minimum=_SMALLEST_JOURNAL,
+        minimum=_SMALLEST_BOUND,
         parse=bytes_size,
         metavar="BYTES",
     )
@@ -100,6 +100,13 @@ class PublishConfig(Section, title="Publishing"):
     )
     dead_letter_dir: Path | None = setting(
         None, help="what a bus will never accept; without it dead-letters in the journal's"
+    )
+    dead_letter_max_bytes: int = setting(
+        1 << 30,
+        help="bound of each bus's dead letters; a bus that would write more waits",
+        minimum=_SMALLEST_BOUND,
+        parse=bytes_size,
+        metavar="BYTES",
     )
     drain_timeout_s: float = setting(30.0, help="how long shutdown waits for the buses", minimum=0)
     retry_max: int = setting(

@@ -1,18 +1,20 @@
 """What a bus will never accept: NDJSON with the reason, to be sent again once that has changed."""
 
 import base64
+import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tardis_machine.bronze import Context, Event, Rejected
-from tardis_machine.errors import TardisMachineError
+from tardis_machine.journal.durable import make_directory, open_private, sync_directory, write_all
 
 _NAME: Final = "{bus}.ndjson"
+IN_WORK: Final = ".resending"
 
 
 class DeadLetter(msgspec.Struct, omit_defaults=True):
@@ -49,78 +51,127 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
         )
 
 
-class DeadLetterError(TardisMachineError):
-    """A file of dead letters that cannot be read."""
+class DeadLettersFullError(OSError):
+    """The dead letters of a bus have reached their bound: the bus waits until some are gone."""
 
-    def __init__(self, path: Path, line: int, reason: str) -> None:
+    def __init__(self, path: Path, size: int, limit: int) -> None:
         self.path = path
-        self.line = line
-        super().__init__(f"{path}, line {line}: {reason}")
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            errno.EDQUOT,
+            f"{size} of {limit} bytes are used; send them again (tardis-machine publish "
+            "--dead-letters) or see --dead-letter-max-bytes",
+            str(path),
+        )
 
 
 class DeadLetters:
-    """The dead letters of one bus, appended to one file."""
+    """The dead letters of one bus, appended to one file that is bounded."""
 
-    def __init__(self, directory: Path, bus: str) -> None:
+    def __init__(self, directory: Path, bus: str, max_bytes: int | None = None) -> None:
         self.bus = bus
         self.path = directory / _NAME.format(bus=bus)
+        self._max_bytes = max_bytes
 
-    def add_event(self, context: Context, event: Event, destination: str, reason: str) -> None:
-        self.add(
-            DeadLetter(
-                bus=self.bus,
-                reason=reason,
-                time_us=time.time_ns() // 1000,
-                context=context,
-                position=event.position,
-                destination=destination,
-                event_id=event.event_id,
-                payload_case=event.payload_case,
-                exchange=event.exchange,
-                symbol=event.symbol,
-                data_type=event.data_type,
-                local_us=event.local_us,
-                value=base64.b64encode(event.value).decode(),
-            )
+    def of_event(self, context: Context, event: Event, destination: str, reason: str) -> DeadLetter:
+        return DeadLetter(
+            bus=self.bus,
+            reason=reason,
+            time_us=time.time_ns() // 1000,
+            context=context,
+            position=event.position,
+            destination=destination,
+            event_id=event.event_id,
+            payload_case=event.payload_case,
+            exchange=event.exchange,
+            symbol=event.symbol,
+            data_type=event.data_type,
+            local_us=event.local_us,
+            value=base64.b64encode(event.value).decode(),
         )
 
-    def add_line(self, context: Context, rejected: Rejected) -> None:
-        self.add(
-            DeadLetter(
-                bus=self.bus,
-                reason=str(rejected.error),
-                time_us=time.time_ns() // 1000,
-                context=context,
-                position=rejected.position,
-                line=rejected.line.decode(errors="replace"),
-            )
+    def of_line(self, context: Context, rejected: Rejected) -> DeadLetter:
+        return DeadLetter(
+            bus=self.bus,
+            reason=str(rejected.error),
+            time_us=time.time_ns() // 1000,
+            context=context,
+            position=rejected.position,
+            line=rejected.line.decode(errors="replace"),
         )
 
-    def add(self, letter: DeadLetter) -> None:
-        """Write one line and force it to disk: the journal forgets the message after this."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def size(self) -> int:
+        """Measure what lies there, with what is being sent again."""
+        return sum(_size(path) for path in (self.path, in_work(self.path)))
+
+    def add(self, letters: Sequence[DeadLetter]) -> int:
+        """Write as many of these as there is room for, and force them to disk with one sync.
+
+        The journal forgets the messages after this. Tells how many it were; OSError if none. An
+        empty file takes a letter of any size.
+        """
+        lines = [msgspec.json.encode(letter) + b"\n" for letter in letters]
+        count = self._fitting(lines)
+        make_directory(self.path.parent)
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             start = os.fstat(fd).st_size
-            data = msgspec.json.encode(letter) + b"\n"
+            # What power loss has torn stays a line of its own.
+            torn = start > 0 and os.pread(fd, 1, start - 1) != b"\n"
             try:
-                written = os.write(fd, data)
-                while written < len(data):
-                    written += os.write(fd, data[written:])
+                write_all(fd, (b"\n" if torn else b"") + b"".join(lines[:count]))
                 os.fdatasync(fd)
             except OSError:
                 os.ftruncate(fd, start)
                 raise
         finally:
             os.close(fd)
+        if start == 0:
+            sync_directory(self.path.parent)
+        return count
+
+    def _fitting(self, lines: Sequence[bytes]) -> int:
+        if self._max_bytes is None:
+            return len(lines)
+        used = self.size()
+        size, count = used, 0
+        for line in lines:
+            if size + len(line) > self._max_bytes and size:
+                break
+            size += len(line)
+            count += 1
+        if lines and not count:
+            raise DeadLettersFullError(self.path, used, self._max_bytes)
+        return count
 
 
-def read(path: Path) -> Iterator[DeadLetter]:
-    """Read a file of dead letters."""
+def in_work(path: Path) -> Path:
+    """Name the file that letters are sent again from: what it was, and that it is at work."""
+    return path.with_name(path.name + IN_WORK)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+class Unreadable(NamedTuple):
+    """A line that is no dead letter: torn by power loss, or another's."""
+
+    line: bytes
+    reason: str
+
+
+def read(path: Path) -> Iterator[DeadLetter | Unreadable]:
+    """Read a file of dead letters; what cannot be read is given as it is."""
     decoder = msgspec.json.Decoder(DeadLetter)
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for line in file:
             try:
                 yield decoder.decode(line)
             except msgspec.MsgspecError as error:
-                raise DeadLetterError(path, number, f"is no dead letter: {error}") from error
+                if line.strip():
+                    yield Unreadable(line, str(error))

@@ -22,7 +22,7 @@ from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses.base import BusUnavailableError, EventBus, Failure, SendResult
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.publish.dead_letters import DeadLetters
+from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters
 from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.record import Record
 
@@ -152,10 +152,14 @@ class Delivery:
         encoding: Encoding,
         dead_letters: DeadLetters,
         passed: Callable[[Log], None],
+        statistics: Statistics | None = None,
     ) -> None:
-        """`passed` is called when the bus has moved on to a later segment of a log."""
+        """`passed` is called when the bus has moved on to a later segment of a log.
+
+        `statistics` are those of a delivery that has failed, to be gone on with.
+        """
         self.name = bus.name
-        self.statistics = Statistics()
+        self.statistics = statistics or Statistics()
         self._bus = bus
         self._limits = bus.limits
         self._config = config
@@ -178,15 +182,23 @@ class Delivery:
         self._held_bytes = 0
         self._again: list[Sent] = []
         self._stopping = False
+        self._failed = False
         self._draining = False
         self._threads = [
-            threading.Thread(target=self._run_feeder, name=f"{self.name}-feed", daemon=True),
-            threading.Thread(target=self._run_sender, name=f"{self.name}-send", daemon=True),
+            threading.Thread(
+                target=self._guard, args=(run,), name=f"{self.name}-{name}", daemon=True
+            )
+            for name, run in (("feed", self._run_feeder), ("send", self._run_sender))
         ]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether a thread of it has died: it takes up nothing any more."""
+        return self._failed and not any(thread.is_alive() for thread in self._threads)
 
     def follow(self, log: Log) -> None:
         """Begin with a log, where the bus's cursor in it stands."""
@@ -231,23 +243,49 @@ class Delivery:
             track.cursor.close()
         return not alive
 
+    def _guard(self, run: Callable[[], None]) -> None:
+        """Run one of the two threads: when it dies, so does the other, and the bus is unhealthy.
+
+        What it had in hand is unknown then, so nobody goes on with it: whoever takes over begins
+        at the cursors.
+        """
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - nothing may leave the bus seeming healthy
+            _log.exception("delivery died", extra={"bus": self.name})
+            self._note_trouble(f"{type(error).__name__}: {error}", retriable=False)
+            with self._changed:
+                self._failed = self._stopping = True
+                self._changed.notify_all()
+
     # The feeder.
 
     def _run_feeder(self) -> None:
         idle_s = _SHORTEST_IDLE_S
         while not self._stopping:
-            fed = False
-            for track in self._tracks.values():
-                try:
-                    fed = self._feed(track) or fed
-                except OSError as error:
-                    self._note_trouble(f"the journal cannot be read: {error}", retriable=True)
-                    time.sleep(_WAKE_S)
+            try:
+                fed = self._feed_all()
+            except OSError as error:
+                self._note_trouble(f"the journal cannot be read: {error}", retriable=True)
+                fed, idle_s = False, _WAKE_S
             if fed:
                 idle_s = _SHORTEST_IDLE_S
             else:
                 time.sleep(idle_s)
                 idle_s = min(idle_s * 2, _LONGEST_IDLE_S)
+
+    def _feed_all(self) -> bool:
+        """Take some entries of every log, oldest first; False if there was none.
+
+        A log whose writer is gone is read to its end before any younger one, so that order per
+        key holds over a restart. Logs whose writers live were written side by side.
+        """
+        fed = False
+        for track in self._tracks.values():
+            fed = self._feed(track) or fed
+            if track.log.finished() and not track.exhausted:
+                break
+        return fed
 
     def _feed(self, track: Track) -> bool:
         """Take some entries of a log; False if there was none."""
@@ -275,10 +313,11 @@ class Delivery:
         else:
             context, encoded = self._encoding.events(load.track.log.name, found)
             events = [event for event in encoded if not isinstance(event, Rejected)]
-            for rejected in encoded if len(events) < len(encoded) else ():
-                if isinstance(rejected, Rejected) and not self._bury(context, rejected):
-                    return False
             load.unencodable = len(encoded) - len(events)
+            if load.unencodable:
+                rejected = [each for each in encoded if isinstance(each, Rejected)]
+                if not self._bury(context, rejected):
+                    return False
             if len(encoded) != found.messages:
                 _log.error(
                     "entry's message count is wrong",
@@ -288,18 +327,19 @@ class Delivery:
         load.fill(context, self._router.route(events))
         return True
 
-    def _bury(self, context: Context, rejected: Rejected) -> bool:
-        """Write a dead letter, however long the disk refuses; False when stopping."""
-        while not self._stopping:
+    def _bury(self, context: Context, rejected: Sequence[Rejected]) -> bool:
+        """Write dead letters, however long the disk refuses; False when stopping."""
+        letters = [self._dead_letters.of_line(context, each) for each in rejected]
+        while letters and not self._stopping:
             try:
-                self._dead_letters.add_line(context, rejected)
+                written = self._dead_letters.add(letters)
             except OSError as error:
                 self._say_dead_letter_trouble(error)
                 time.sleep(_WAKE_S)
             else:
-                self._say_dead(str(rejected.error), "")
-                return True
-        return False
+                self._say_dead(letters[:written])
+                del letters[:written]
+        return not letters
 
     def _wait_for_room(self) -> bool:
         """Wait until the window has room for another entry; False when stopping."""
@@ -325,15 +365,14 @@ class Delivery:
     # The sender.
 
     def _run_sender(self) -> None:
-        self._connect()
-        while True:
-            batch = self._gather()
-            if batch is None:
-                break
-            if batch.records:
-                self._send(batch)
-            self._move_cursors()
-        self._bus.close()
+        try:
+            self._connect()
+            while (batch := self._gather()) is not None:
+                if batch.records:
+                    self._send(batch)
+                self._move_cursors()
+        finally:
+            self._bus.close()
 
     def _connect(self) -> None:
         """Connect before the first record, so that a wrong address is said at once."""
@@ -441,13 +480,21 @@ class Delivery:
 
     def _settle_failures(self, batch: Batch, failures: Sequence[Failure]) -> None:
         """Keep what may yet be delivered for the next batch, bury what never will be."""
+        failed = list(batch.loads_of([index for index, _ in failures]))
+        dead = [
+            (Sent(load, record), str(error))
+            for (load, record), (_, error) in zip(failed, failures, strict=True)
+            if not error.retriable
+        ]
+        buried = self._dead(dead)
         again: list[Sent] = []
         reason = ""
-        failed = batch.loads_of([index for index, _ in failures])
         for (load, record), (_, error) in zip(failed, failures, strict=True):
-            if error.retriable or not self._dead(load, record, str(error)):
-                again.append(Sent(load, record))
-                reason = reason or str(error)
+            if not error.retriable and buried:
+                buried -= 1
+                continue
+            again.append(Sent(load, record))
+            reason = reason or str(error)
         if again:
             with self._changed:
                 self._again = again + self._again
@@ -455,17 +502,24 @@ class Delivery:
             self._note_trouble(reason, retriable=True, records=len(again))
             self._pause()
 
-    def _dead(self, load: Load, record: Record, reason: str) -> bool:
-        """Write a dead letter; False if that failed, and the record must be kept."""
+    def _dead(self, dead: Sequence[tuple[Sent, str]]) -> int:
+        """Write dead letters; tells for how many that worked, the rest must be kept."""
+        if not dead:
+            return 0
+        letters = [
+            self._dead_letters.of_event(load.context, record.event, record.destination, reason)
+            for (load, record), reason in dead
+        ]
         try:
-            self._dead_letters.add_event(load.context, record.event, record.destination, reason)
+            written = self._dead_letters.add(letters)
         except OSError as error:
             self._say_dead_letter_trouble(error)
-            return False
-        load.dead += 1
-        load.open -= 1
-        self._say_dead(reason, record.event.event_id)
-        return True
+            return 0
+        for (load, _), _ in dead[:written]:
+            load.dead += 1
+            load.open -= 1
+        self._say_dead(letters[:written])
+        return written
 
     def _move_cursors(self) -> None:
         """Book the loads that are resolved, oldest first, and save each cursor that moved."""
@@ -538,11 +592,14 @@ class Delivery:
                 self._changed.wait(min(left_s, _WAKE_S))
             return not self._stopping
 
-    def _say_dead(self, reason: str, event_id: str) -> None:
-        held_back = self._deaths_said.allow()
-        if held_back is not None:
-            extra = {"bus": self.name, "reason": reason, "event_id": event_id}
-            _log.error("dead-lettered", extra=extra | ({"more": held_back} if held_back else {}))
+    def _say_dead(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            held_back = self._deaths_said.allow()
+            if held_back is not None:
+                extra = {"bus": self.name, "reason": letter.reason, "event_id": letter.event_id}
+                _log.error(
+                    "dead-lettered", extra=extra | ({"more": held_back} if held_back else {})
+                )
 
     def _say_dead_letter_trouble(self, error: OSError) -> None:
         self._note_trouble(f"dead letters cannot be written: {error}", retriable=True)

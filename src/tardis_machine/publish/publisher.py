@@ -13,6 +13,7 @@ import msgspec
 from tardis_machine.journal import Directory, Log
 from tardis_machine.journal.segment import segment_path
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
+from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
@@ -23,6 +24,7 @@ from tardis_machine.publish.encoding import Encoding
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
+_SHORTEST_S: Final = 0.2
 _STOP_S: Final = 2.0
 _GC_THRESHOLDS: Final = (100_000, 20, 100)
 _SWITCH_S: Final = 0.0005
@@ -35,21 +37,16 @@ class Publisher:
         self, buses: Mapping[str, BusConfig], directory: Directory, config: PublishConfig
     ) -> None:
         self.directory = directory
+        self._buses = dict(buses)
+        self._config = config
         self._names = tuple(buses)
         self._retired = {name: Account() for name in buses}
         self._kept_for: set[tuple[str, str]] = set()
-        encoding = Encoding(len(buses))
-        dead_letters = config.dead_letters(directory.path)
-        self._deliveries = {
-            name: Delivery(
-                BUSES[name](settings),
-                config,
-                encoding,
-                DeadLetters(dead_letters, name),
-                self._collect,
-            )
-            for name, settings in buses.items()
-        }
+        self._encoding = Encoding(len(buses))
+        self._draining = False
+        self._deliveries = {name: self._deliver(name) for name in buses}
+        self._revivals = {name: Backoff(_SHORTEST_S, config.retry_max_s) for name in buses}
+        self._revive_at: dict[str, float] = {}
 
     def start(self) -> None:
         """Begin; the journal's lock must be held."""
@@ -58,23 +55,62 @@ class Publisher:
             delivery.start()
 
     def tick(self) -> None:
-        """Take up logs that are new, delete those that are done."""
+        """Take up logs that are new, delete those that are done, and a delivery that died anew."""
+        for name in self._names:
+            if self._deliveries[name].failed:
+                self._revive(name)
         for log in self.directory.logs():
-            for delivery in self._deliveries.values():
+            owed = self._owed(log)
+            for delivery in owed:
                 delivery.follow(log)
-            if log.finished() and all(d.drained(log) for d in self._deliveries.values()):
+            if log.finished() and all(delivery.drained(log) for delivery in owed):
                 self._finish(log)
 
     def drained(self) -> bool:
         """Tell whether every log whose writer is gone has been delivered."""
         return all(
-            all(delivery.drained(log) for delivery in self._deliveries.values())
+            all(delivery.drained(log) for delivery in self._owed(log))
             for log in self.directory.logs()
             if log.finished()
         )
 
+    def _deliver(self, name: str, statistics: Statistics | None = None) -> Delivery:
+        letters = self._config.dead_letters(self.directory.path)
+        return Delivery(
+            BUSES[name](self._buses[name]),
+            self._config,
+            self._encoding,
+            DeadLetters(letters, name, self._config.dead_letter_max_bytes),
+            self._collect,
+            statistics,
+        )
+
+    def _revive(self, name: str) -> None:
+        """Begin anew at the cursors, each time after a longer pause."""
+        now = time.monotonic()
+        if name not in self._revive_at:
+            self._revive_at[name] = now + self._revivals[name].next_pause_s()
+        if now < self._revive_at[name]:
+            return
+        del self._revive_at[name]
+        died = self._deliveries[name]
+        died.stop(now)
+        self._deliveries[name] = delivery = self._deliver(name, died.statistics)
+        for log in self.directory.logs():
+            if delivery in self._owed(log):
+                delivery.follow(log)
+        if self._draining:
+            delivery.drain()
+        delivery.start()
+
+    def _owed(self, log: Log) -> list[Delivery]:
+        """Give the deliveries of the buses that a log was written for."""
+        wanted = _meta_buses(log)
+        return [delivery for name, delivery in self._deliveries.items() if name in wanted]
+
     def drain(self, deadline: float | None, told: threading.Event | None = None) -> bool:
         """Deliver all finished logs; False if the deadline came first, or somebody `told` so."""
+        self._draining = True
         for delivery in self._deliveries.values():
             delivery.drain()
         while True:
@@ -103,6 +139,8 @@ class Publisher:
             account = msgspec.structs.replace(self._retired.get(name, Account()))
             size = 0
             for log in logs:
+                if name not in _meta_buses(log):
+                    continue
                 state = log.cursor_state(name)
                 segment, seen = state.segment, state.seen
                 if delivery is not None:
@@ -115,8 +153,7 @@ class Publisher:
 
     def _collect(self, log: Log) -> None:
         """Delete the segments of a log that every bus is past."""
-        buses = {*self._names, *_meta_buses(log)}
-        log.collect(min(log.cursor_state(bus).segment for bus in buses))
+        log.collect(min(log.cursor_state(bus).segment for bus in _meta_buses(log)))
 
     def _finish(self, log: Log) -> None:
         """Delete a log that is delivered, unless it also waits for a bus that is not configured."""
@@ -130,9 +167,9 @@ class Publisher:
                         extra={"bus": bus, "log": str(log.path)},
                     )
                 return
-        for name, delivery in self._deliveries.items():
+        for delivery in self._owed(log):
             delivery.leave(log)
-            self._retired[name].add(log.cursor_state(name), end)
+            self._retired[delivery.name].add(log.cursor_state(delivery.name), end)
         log.remove()
         _log.info("log delivered", extra={"log": log.name, "messages": end})
 

@@ -1,0 +1,52 @@
+"""Files that survive power loss: private, synced before they are seen under their name."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file that only its owner may read, making it if the flags say so."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory that only its owner may enter, and those above it as usual."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and force it to disk; its name is not, see `sync_directory`."""
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Give a file new content: after a crash it is the old or the new, whole, never between."""
+    partial = path.with_name(f".{path.name}.new")
+    write_synced(partial, data)
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in a directory to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

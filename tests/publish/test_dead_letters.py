@@ -1,0 +1,133 @@
+"""Dead letters: bounded, private, synced once a batch, and never lost by sending them again."""
+
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tardis_machine.config import ConfigError
+from tardis_machine.publish.buses.file import FileConfig
+from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, DeadLettersFullError, read
+from tardis_machine.publish.resend import resend
+from tests.buses.arrivals import from_stream
+from tests.buses.events import CONTEXT, events
+from tests.cli.conftest import Launch, Run
+from tests.publish.machines import wait_until
+from tests.servers.nats import NatsServer
+from tests.servers.process import free_ports
+
+
+def letters(of: DeadLetters, count: int, *, start: int = 0) -> list[DeadLetter]:
+    return [of.of_event(CONTEXT, event, "there", "no") for event in events(count, start=start)]
+
+
+def positions(path: Path) -> list[int]:
+    return [letter.position for letter in read(path) if isinstance(letter, DeadLetter)]
+
+
+def test_a_batch_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, int]] = []
+    fdatasync = os.fdatasync
+
+    def observed(fd: int) -> None:
+        fdatasync(fd)
+        synced.append((str(Path(f"/proc/self/fd/{fd}").readlink()), os.fstat(fd).st_size))
+
+    monkeypatch.setattr(os, "fdatasync", observed)
+    dead = DeadLetters(tmp_path, "kafka")
+    assert dead.add(letters(dead, 50)) == 50
+    assert synced == [(str(dead.path), dead.path.stat().st_size)]
+    assert positions(dead.path) == list(range(50))
+
+
+def test_only_the_owner_may_read_them(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "dead-letters", "kafka")
+    dead.add(letters(dead, 1))
+    assert stat.S_IMODE(dead.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(dead.path.parent.stat().st_mode) == 0o700
+
+
+def test_they_are_bounded_and_say_so(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path, "kafka", 4_000)
+    written = dead.add(letters(dead, 100))
+    assert 0 < written < 100
+    assert dead.path.stat().st_size <= 4_000
+    with pytest.raises(DeadLettersFullError, match="--dead-letter-max-bytes") as raised:
+        dead.add(letters(dead, 1))
+    assert (raised.value.size, raised.value.limit) == (dead.path.stat().st_size, 4_000)
+    dead.path.rename(dead.path.with_name("kafka.ndjson.resending"))
+    with pytest.raises(DeadLettersFullError):
+        dead.add(letters(dead, 1))
+
+
+def test_a_letter_larger_than_the_bound_is_kept_alone(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path, "kafka", 10)
+    assert dead.add(letters(dead, 2)) == 1
+    assert positions(dead.path) == [0]
+
+
+def test_a_torn_last_line_costs_only_itself(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path, "file")
+    dead.add(letters(dead, 2))
+    os.truncate(dead.path, dead.path.stat().st_size - 10)
+    dead.add(letters(dead, 1, start=7))
+    assert positions(dead.path) == [0, 7]
+    file = FileConfig(path=tmp_path / "events")
+    sent, torn = resend(tmp_path, {"file": file}, PublishConfig())
+    assert (sent.delivered, sent.left) == (2, 0)
+    assert (torn.unreadable, torn.left) == (1, 1)
+    assert not dead.path.exists()
+    [line] = (tmp_path / "file.ndjson.unreadable").read_bytes().splitlines()
+    assert line.startswith(b'{"bus":"file"')
+
+
+def test_letters_of_another_bus_are_left_as_they_are(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path, "kafka")
+    dead.add(letters(dead, 3))
+    with pytest.raises(ConfigError, match="is for kafka"):
+        list(resend(tmp_path, {"file": FileConfig(path=tmp_path / "events")}, PublishConfig()))
+    [kept] = tmp_path.glob("kafka.ndjson*")
+    assert positions(kept) == [0, 1, 2]
+
+
+def test_two_runs_do_not_send_the_same_letters(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path, "file")
+    dead.add(letters(dead, 3))
+    buses = {"file": FileConfig(path=tmp_path / "events")}
+    first = resend(tmp_path, buses, PublishConfig())
+    assert next(first).delivered == 3
+    with pytest.raises(ConfigError, match="another process"):
+        list(resend(tmp_path, buses, PublishConfig()))
+    assert list(first) == []
+
+
+def test_a_killed_run_loses_no_letter(
+    tmp_path: Path, launch: Launch, run: Run, start_nats: Callable[..., NatsServer]
+) -> None:
+    """What it had in work is finished by the next run, beside what has been written since."""
+    dead = DeadLetters(tmp_path, "nats")
+    dead.add(letters(dead, 5))
+    work = tmp_path / "nats.ndjson.resending"
+
+    def flags(server: Any) -> tuple[str, ...]:
+        command = ("publish", "--dead-letters", str(tmp_path), "--nats-servers", str(server))
+        return (*command, "--nats-subject", "dead", "--nats-stream", "dead", "--nats-create")
+
+    [nobody] = free_ports(1)
+    killed = launch(*flags(f"nats://127.0.0.1:{nobody}"))
+    wait_until(work.exists, "the letters are not in work")
+    killed.stop(signal.SIGKILL)
+    assert positions(work) == list(range(5))
+    dead.add(letters(dead, 5, start=5))
+    server = start_nats()
+    done = run(*flags(server.url))
+    assert done.returncode == 0, done.stderr
+    assert not work.exists()
+    assert not dead.path.exists()
+    arrived = {arrival.headers["event-id"] for arrival in from_stream(server.url, "dead")}
+    assert arrived == {event.event_id for event in events(10)}
