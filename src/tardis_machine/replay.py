@@ -77,7 +77,8 @@ class NormalizedReplay:
     milliseconds, unless `pending()` tells what it has to wait for.
 
     `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
-    whoever takes history day by day. `on_malformed` is told of each line that is left out.
+    whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
+    of these types share the slices of all. `on_malformed` is told of each line that is left out.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class NormalizedReplay:
         strict: bool = False,
         owns_history: bool = False,
         closes_bars: bool = False,
+        fetched_types: Sequence[str] = (),
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self._owned = history if owns_history else None
         self._closes_bars = closes_bars
+        self._fetched_types = fetched_types
         self._on_malformed = on_malformed
         self._ends = [each.to for each in options]
         self._readers: list[Reader] = []
@@ -121,7 +124,8 @@ class NormalizedReplay:
         everything = parse_all(
             name for each in options if each.exchange == exchange.name for name in each.data_types
         )
-        filters = exchange.filters(sources(data_types), option.symbols, option.from_, option.to)
+        fetched = sources((*data_types, *parse_all(self._fetched_types)))
+        filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
         reader = history.read(exchange.name, filters, option.from_, option.to)
         self._readers.append(reader)
         self._streams.append(
@@ -396,6 +400,7 @@ def replay_normalized_many(
     history: History,
     strict: bool = False,
     closes_bars: bool = False,
+    fetched_types: Sequence[str] = (),
     on_malformed: Callable[[Malformed], None] | None = None,
 ) -> NormalizedReplay:
     """Replay several streams merged into one."""
@@ -404,6 +409,7 @@ def replay_normalized_many(
         history=history,
         strict=strict,
         closes_bars=closes_bars,
+        fetched_types=fetched_types,
         on_malformed=on_malformed,
     )
 

@@ -395,3 +395,17 @@ def test_lines_that_are_left_out_are_told(tmp_path: Path) -> None:
     [malformed] = told
     assert malformed[:3] == ("bitmex", bad, "2024-03-01T00:00:00.000002Z")
     assert malformed.reason
+
+
+def test_a_replay_of_some_types_shares_the_slices_of_all(tmp_path: Path) -> None:
+    lines = book(1, "partial", 1, 2) + trade(2)
+    _cached(tmp_path, "bitmex", {"orderBookL2": None, "trade": None}, lines)
+    with History(cache_dir=tmp_path) as history:
+        for types in (("trade",), ("book_change",), ()):
+            replayed = replay_normalized_many(
+                [_options(data_types=types)],
+                history=history,
+                fetched_types=("trade", "book_change"),
+            )
+            assert [message["type"] for message in _messages(replayed)] == [*types]
+            assert replayed.malformed == 0
