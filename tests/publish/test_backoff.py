@@ -2,7 +2,7 @@
 
 import pytest
 
-from tardis_machine.publish.backoff import Backoff
+from tardis_machine.backoff import Backoff
 
 
 def intervals(backoff: Backoff, failures: int, samples: int = 400) -> list[tuple[float, float]]:

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from tardis_machine.backoff import Backoff
 from tardis_machine.bronze import Context, Rejected
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import Cursor, CursorState, Entry, Gap, Log, Reader
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Statistics
-from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses.base import BusUnavailableError, EventBus, Failure, SendResult
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters

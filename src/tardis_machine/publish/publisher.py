@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
+from tardis_machine.backoff import Backoff
 from tardis_machine.journal import Directory, Log
 from tardis_machine.journal.segment import segment_path
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
-from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig

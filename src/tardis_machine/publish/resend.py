@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tardis_machine.backoff import Backoff
 from tardis_machine.bronze import Encoder, Event, Rejected
 from tardis_machine.config import ConfigError
 from tardis_machine.journal.durable import open_private, sync_directory, write_all
-from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, EventBus
 from tardis_machine.publish.config import PublishConfig

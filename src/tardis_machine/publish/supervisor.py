@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from tardis_machine.backoff import Backoff
 from tardis_machine.publish.accounts import Snapshot
-from tardis_machine.publish.backoff import Backoff
 from tardis_machine.publish.process import Drain, Settings
 
 _log = logging.getLogger(__name__)
