@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 from tardis_machine.options import (
     OptionsError,
     ReplayNormalizedOptions,

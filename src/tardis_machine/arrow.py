@@ -24,7 +24,8 @@ import msgspec
 from tardis_machine.emit import datatypes
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
-from tardis_machine.messages import Message, Time, decode_lines, number_text
+from tardis_machine.messages import Message, Time, decode_lines
+from tardis_machine.numbers import of_float
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,5 +177,5 @@ def _value(value: object, name: str) -> object:
             for each in value
         ]
     if name == "id" and isinstance(value, float):
-        return number_text(value)
+        return of_float(value)
     return value

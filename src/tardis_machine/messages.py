@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
-from decimal import Decimal
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, Self
 
 import msgspec
 
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.numbers import of_float
+from tardis_machine.times import END_MS, SECOND_TEXTS, SECONDS
 
 Side = Literal["buy", "sell", "unknown"]
 
@@ -44,7 +44,7 @@ class Time(int):
 
     def __str__(self) -> str:
         second, fraction = divmod(self, 1_000_000)
-        return f"{_SECOND_TEXTS[second]}{fraction:06d}Z"
+        return f"{SECOND_TEXTS[second]}{fraction:06d}Z"
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -58,47 +58,10 @@ class Milliseconds(Time):
 
     def __str__(self) -> str:
         second, fraction = divmod(self, 1_000_000)
-        return f"{_SECOND_TEXTS[second]}{fraction // 1000:03d}Z"
+        return f"{SECOND_TEXTS[second]}{fraction // 1000:03d}Z"
 
 
-_CACHED_SECONDS: Final = 100_000
-
-
-class _Seconds(dict[str, int]):
-    """Microseconds by `2024-03-01T00:00:00.`; neighbours share their second, so most are here."""
-
-    _FORM = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.", re.ASCII)
-
-    def __missing__(self, text: str) -> int:
-        if not self._FORM.fullmatch(text):
-            raise KeyError(text)
-        try:
-            second = datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            raise KeyError(text) from None
-        if len(self) >= _CACHED_SECONDS:
-            self.clear()
-        microseconds = self[text] = int(second) * 1_000_000
-        return microseconds
-
-
-class _SecondTexts(dict[int, str]):
-    """`2024-03-01T00:00:00.` by seconds since the epoch."""
-
-    def __missing__(self, second: int) -> str:
-        if len(self) >= _CACHED_SECONDS:
-            self.clear()
-        text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
-        # strftime does not pad years before 1000
-        text = self[second] = text.rjust(20, "0")
-        return text
-
-
-_SECONDS: Final = _Seconds()
-_SECOND_TEXTS: Final = _SecondTexts()
-_THOUSANDS: Final = {f"{n:03d}": n * 1000 for n in range(1000)}
-_THOUSANDS_END: Final = {f"{n:03d}Z": n * 1000 for n in range(1000)}
-_UNITS: Final = {f"{n:03d}Z": n for n in range(1000)}
+_MILLISECONDS: Final = {end[:3]: ms for end, ms in END_MS.items()}
 
 
 class _Fields(msgspec.Struct, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
@@ -232,7 +195,8 @@ class TradeBar(_Fields, tag_field="type", tag="trade_bar", kw_only=True):
     buy_volume: float
     sell_volume: float
     trades: int
-    vwap: float
+    vwap: float | None
+    """None where a bar began without volume, which has no average."""
     open_timestamp: Time
     close_timestamp: Time
     local_timestamp: Time
@@ -309,24 +273,6 @@ def snapshot_case(name: str, *, grouped: bool) -> str:
     return "groupedBookSnapshot" if grouped else "bookSnapshot"
 
 
-def decimal_text(number: float) -> str:
-    """Print a finite number in plain decimal notation, as short as reads back to the same."""
-    text = repr(float(number))
-    if "e" in text:
-        text = format(Decimal(text), "f")
-    text = text.removesuffix(".0")
-    return "0" if text == "-0" else text
-
-
-def number_text(number: float) -> str:
-    """Print a finite number as JavaScript does."""
-    magnitude = abs(number)
-    if 1e-6 <= magnitude < 1e21 or magnitude == 0:
-        return decimal_text(number)
-    digits, _, exponent = repr(float(number)).partition("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent):+d}"
-
-
 def decode_lines(ndjson: bytes) -> list[Message]:
     """Read normalized NDJSON; MessageError says which line is not what it should be."""
     try:
@@ -369,9 +315,10 @@ def encode_line(message: Message) -> bytes:
 def _read_time(_: type[Any], text: Any) -> Time:
     try:
         if len(text) == 27:
-            return Time(_SECONDS[text[:20]] + _THOUSANDS[text[20:23]] + _UNITS[text[23:]])
-        return Milliseconds(_SECONDS[text[:20]] + _THOUSANDS_END[text[20:]])
-    except (KeyError, TypeError):
+            ms = SECONDS[text[:20]] * 1000 + _MILLISECONDS[text[20:23]]
+            return Time(ms * 1000 + END_MS[text[23:]])
+        return Milliseconds((SECONDS[text[:20]] * 1000 + END_MS[text[20:]]) * 1000)
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"{str(text)[:40]!r} is not a time such as 2024-03-01T00:00:00.123Z "
             "or 2024-03-01T00:00:00.123456Z"
@@ -388,7 +335,7 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 # begins with fixed characters and looks back last, which makes the search many times faster.
 _POINT_ZERO: Final = re.compile(rb'\.0(?=,"[a-zA-Z]|\}(?:,\{\})*(?:,\{"[a-zA-Z]|\],"[a-zA-Z]))')
 _NEGATIVE_ZERO: Final = re.compile(rb':-0\.0(?<=[a-zA-Z]":-0\.0)(?=[,}])')
-_NULL: Final = re.compile(rb':null(?<=[a-zA-Z]":null)(?=[,}])')
+_NULL: Final = re.compile(rb':null(?<=[a-zA-Z]":null)(?<!"vwap":null)(?=[,}])')
 _EXPONENT: Final = re.compile(rb"e-?[0-9]+(?=[,}])")
 _NUMBER: Final = re.compile(rb'[a-zA-Z]":(-?[0-9]+(?:\.[0-9]+)?)')
 
@@ -409,7 +356,7 @@ def _with_exponents(data: bytes) -> bytes:
         colon = data.rfind(b":", done, exponent.start())
         if _NUMBER.fullmatch(data, colon - 2, exponent.start()):
             number = float(data[colon + 1 : exponent.end()])
-            parts += (data[done : colon + 1], number_text(number).encode())
+            parts += (data[done : colon + 1], of_float(number).encode())
             done = exponent.end()
     parts.append(data[done:])
     return b"".join(parts)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, Protocol
 
-from tardis_machine.emit import DataType, Emitter, Taken, times
+from tardis_machine import emit, times
+from tardis_machine.emit import DataType, Taken
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
@@ -86,7 +87,7 @@ class Normalizer:
         self._sends_disconnects = sends_disconnects
         self._malformed_throttle = Throttle()
         self._ignored_throttle = Throttle()
-        self._emitter = Emitter(exchange.name, data_types, sent)
+        self._emitter = emit.create(exchange.name, data_types, sent)
         if symbols is not None:
             # Exchanges that match symbols as written have lower-case ones, most print upper case.
             self._emitter.allow(frozenset(symbols) | {symbol.upper() for symbol in symbols})

@@ -13,7 +13,7 @@ from tardis_machine import exchanges
 from tardis_machine.emit import datatypes
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 log = logging.getLogger(__name__)
 

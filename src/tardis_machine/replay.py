@@ -14,8 +14,8 @@ from typing import Final, Self, TypedDict, Unpack
 
 import msgspec
 
-from tardis_machine import exchanges
-from tardis_machine.emit import Taken, times
+from tardis_machine import exchanges, times
+from tardis_machine.emit import Taken
 from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.history import Filter, History, Reader
 from tardis_machine.log import Throttle

@@ -3,13 +3,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tardis_machine.emit import Emitter, parse_all
+from tardis_machine.emit import Side, create, parse_all
 
 START = 1_709_251_200_000
 
 
-def _bars(name: str, *trades: tuple[int, float, float, str]) -> list[dict[str, Any]]:
-    emitter = Emitter("x", parse_all([name]))
+def _bars(name: str, *trades: tuple[int, float, float, Side]) -> list[dict[str, Any]]:
+    emitter = create("x", parse_all([name]))
     emitter.begin("2024-03-01T00:00:09.000000Z")
     for ms, price, amount, side in trades:
         emitter.trade("S", None, price, amount, side, START + ms)

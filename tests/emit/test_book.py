@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine.emit import Emitter, parse
+from tardis_machine.emit import Emitter, create, parse
 from tardis_machine.emit.datatypes import BookSnapshots
 from tests.emit.model import Levels, ModelSnapshots, Rows
 
@@ -34,7 +34,7 @@ _TYPES = (
 def _compare(types: tuple[str, ...], changes: list[tuple[bool, Levels, Levels, int]]) -> None:
     """Run one emitter with all types beside one model per type."""
     specs = [parse(name) for name in types]
-    emitter = Emitter("x", specs)
+    emitter = create("x", specs)
     emitter.begin("2024-03-01T00:00:00.000000Z")
     models = [ModelSnapshots(spec) for spec in specs if isinstance(spec, BookSnapshots)]
     now = 1_709_251_200_000
@@ -83,7 +83,7 @@ def _last_snapshot(emitter: Emitter) -> dict[str, Any]:
 
 
 def test_a_crossing_ask_removes_bids() -> None:
-    emitter = Emitter("x", [parse("book_snapshot_2_0ms")])
+    emitter = create("x", [parse("book_snapshot_2_0ms")])
     emitter.book_change("S", True, [(10, 1), (9, 1)], [(11, 1), (12, 1)], 1)
     emitter.book_change("S", False, [], [(9.5, 3)], 2)
     message = _last_snapshot(emitter)
@@ -92,7 +92,7 @@ def test_a_crossing_ask_removes_bids() -> None:
 
 
 def test_a_crossing_bid_removes_asks() -> None:
-    emitter = Emitter("x", [parse("book_snapshot_2_0ms")])
+    emitter = create("x", [parse("book_snapshot_2_0ms")])
     emitter.book_change("S", True, [(10, 1), (9, 1)], [(11, 1), (12, 1)], 1)
     emitter.book_change("S", False, [(11.5, 3)], [], 2)
     message = _last_snapshot(emitter)
@@ -101,7 +101,7 @@ def test_a_crossing_bid_removes_asks() -> None:
 
 
 def test_a_change_below_the_depth_makes_no_snapshot() -> None:
-    emitter = Emitter("x", [parse("book_snapshot_2_0ms")])
+    emitter = create("x", [parse("book_snapshot_2_0ms")])
     bids = [(price, 1) for price in range(1, 1000)]
     emitter.book_change("S", True, bids, [(2000, 1)], 1)
     emitter.take()
@@ -112,7 +112,7 @@ def test_a_change_below_the_depth_makes_no_snapshot() -> None:
 
 
 def test_a_malformed_change_leaves_the_book_as_it_was() -> None:
-    emitter = Emitter("x", [parse("book_snapshot_2_0ms")])
+    emitter = create("x", [parse("book_snapshot_2_0ms")])
     emitter.book_change("S", True, [(10, 1)], [(11, 1)], 1)
     before = _last_snapshot(emitter)
     try:

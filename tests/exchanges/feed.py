@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Emitter, parse_all
+from tardis_machine.emit import create, parse_all
 
 LOCAL = "2024-03-01T00:00:00.000001Z"
 
@@ -21,7 +21,7 @@ class Feed:
         created: int | None = None,
         live: bool = False,
     ) -> None:
-        self.emitter = Emitter(exchange, parse_all(types))
+        self.emitter = create(exchange, parse_all(types))
         self.handle = exchanges.get(exchange).mapper(types, None, created, self.emitter, live=live)
 
     def ignores(self, raw: object) -> bool:

@@ -318,7 +318,7 @@ class TestDerivativeTicker:
 
     def test_without_a_time_the_last_one_stands(self) -> None:
         feed = Feed(EXCHANGE, ["derivative_ticker"])
-        with pytest.raises(MapperError, match="no time for BTCUSDT"):
+        with pytest.raises(ValueError, match="no time for BTCUSDT"):
             feed(self.mark(E=None))
         feed(self.mark())
         (ticker,) = feed(self.mark(E=None, p="1"))

@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 
-from tardis_machine.exchanges import MapperError
 from tests.exchanges.feed import Feed
 
 MS = 1_709_251_200_500
@@ -203,7 +202,7 @@ class TestDerivativeTicker:
         self, timestamp: int | None
     ) -> None:
         feed = Feed("deribit", ["derivative_ticker"])
-        with pytest.raises(MapperError, match="no time"):
+        with pytest.raises(ValueError, match="no time"):
             feed(ticker(timestamp=timestamp))
         feed(ticker())
         assert feed(ticker(timestamp=timestamp, mark_price=1))[0]["timestamp"] == TIME
@@ -274,7 +273,7 @@ class TestOptionSummary:
 
     def test_null_greeks_are_malformed_for_a_summary_only(self) -> None:
         raw = ticker("BTC-9MAR24-60000-P", **OPTION | {"greeks": None})
-        with pytest.raises(MapperError, match="no greeks of BTC-9MAR24-60000-P"):
+        with pytest.raises(ValueError, match="no greeks of BTC-9MAR24-60000-P"):
             Feed("deribit", ["option_summary"])(raw)
         assert len(Feed("deribit", ["book_ticker"])(raw)) == 1
 
@@ -283,7 +282,7 @@ class TestOptionSummary:
 
     @pytest.mark.parametrize("name", ["BTC-9MAR24", "BTC-STRD-9MAR24-60000", "BTC-99MAR24-6-C", ""])
     def test_a_name_that_is_no_option_is_malformed(self, name: str) -> None:
-        with pytest.raises(MapperError, match="not an option's name"):
+        with pytest.raises(ValueError, match="not an option's name"):
             Feed("deribit", ["option_summary"])(ticker(name, **OPTION))
 
     def test_a_strike_that_is_no_number_is_malformed(self) -> None:
@@ -312,7 +311,7 @@ class TestBookTicker:
         assert "askPrice" not in only
 
     def test_without_a_time_it_is_malformed(self) -> None:
-        with pytest.raises(MapperError, match="no timestamp for BTC-PERPETUAL"):
+        with pytest.raises(ValueError, match="no timestamp for BTC-PERPETUAL"):
             Feed("deribit", ["book_ticker"])(ticker(timestamp=None))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tardis_machine import exchanges
 from tardis_machine.exchanges.dialect import Dialect, Poller, Session, Snapshot, spelled
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 from tests.vectors.dialects import same_sources, subscribed
 
 FILES = sorted((Path(__file__).parent / "dialects").glob("*.json"))

@@ -3,10 +3,10 @@ from collections.abc import Sequence
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Emitter
+from tardis_machine.emit import create
 from tardis_machine.exchanges import UnsupportedTypeError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 NOW = 1_709_251_200_000_000
 SWITCH = 1_700_000_000_000_000
@@ -86,7 +86,7 @@ def test_eras_are_the_times_at_which_mappers_change() -> None:
 )
 def test_a_mapper_is_made_for_its_era(created: int | None, live: bool, form: str) -> None:
     makings: list[Making] = []
-    _making(makings).mapper(["trade"], None, created, Emitter("example", []), live=live)
+    _making(makings).mapper(["trade"], None, created, create("example", []), live=live)
     (making,) = makings
     assert (making.exchange, making.forms, making.live) == ("example", {"trade": form}, live)
 
@@ -95,7 +95,7 @@ def test_a_type_that_the_exchange_lacks_says_what_it_has() -> None:
     with pytest.raises(UnsupportedTypeError, match="bitmex has no option_summary; it has: trade,"):
         exchanges.get("bitmex").filters(["option_summary"], None, NOW, NOW)
     with pytest.raises(UnsupportedTypeError):
-        exchanges.get("bitmex").mapper(["quote"], None, None, Emitter("bitmex", []))
+        exchanges.get("bitmex").mapper(["quote"], None, None, create("bitmex", []))
 
 
 @pytest.mark.parametrize(

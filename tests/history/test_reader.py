@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from tardis_machine import sample
+from tardis_machine.filters import cache_keys
 from tardis_machine.history import Filter, History, HistoryError, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE, Cache
-from tardis_machine.history.filters import cache_keys
 from tests.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 
 START = 1709251200 * 1_000_000 // MINUTE

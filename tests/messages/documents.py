@@ -129,6 +129,7 @@ _VALUES: Final[dict[str, st.SearchStrategy[Any]]] = {
     "trades": st.integers(0, 2**53),
     "subSequentErrorsCount": st.integers(0, 2**32 - 1),
     "symbols": st.lists(texts, max_size=3),
+    "vwap": st.one_of(numbers, st.none()),
 }
 
 
@@ -153,6 +154,8 @@ def documents(draw: st.DrawFn, message_type: str | None = None) -> Document:
 
 def javascript(value: Any) -> str:
     """Print a document as JSON.stringify does."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

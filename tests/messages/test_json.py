@@ -15,6 +15,7 @@ from tardis_machine.messages import (
     Time,
     Trade,
 )
+from tardis_machine.numbers import decimal_text, of_float
 from tests.messages.documents import Document, documents, javascript, javascript_number, numbers
 
 TRADE = (
@@ -75,20 +76,20 @@ def test_a_message_reads_and_prints_as_it_was() -> None:
 def test_numbers_print_as_javascript_prints_them(number: float, text: str) -> None:
     line = messages.encode_line(trade(number)).decode()
     assert f'"price":{text},"amount"' in line
-    assert messages.number_text(number) == text
+    assert of_float(number) == text
     assert javascript_number(number) == text
 
 
 @given(numbers)
-def test_number_text_is_that_of_ecmascript(number: float) -> None:
-    assert messages.number_text(number) == javascript_number(number)
+def test_a_number_is_that_of_ecmascript(number: float) -> None:
+    assert of_float(number) == javascript_number(number)
 
 
 @given(numbers)
 @example(5e-324)
 @example(-1.7976931348623157e308)
 def test_decimal_text_is_plain_and_exact(number: float) -> None:
-    text = messages.decimal_text(number)
+    text = decimal_text(number)
     assert "e" not in text.lower()
     assert float(text) == number
 

@@ -246,7 +246,7 @@ def test_mappers_are_made_anew_at_an_eras_date() -> None:
         made.append(form)
 
         def handle(line: bytes) -> bool:
-            making.emitter.trade(form, None, 1, 1, "buy", making.emitter.local)
+            making.emitter.trade(form, None, 1, 1, "buy", None)
             return bool(line)
 
         return handle

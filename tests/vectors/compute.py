@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tardis_machine.emit import Emitter, objects, parse_all
+from tardis_machine.emit import Emitter, Objects, create, parse_all
 
-_LEVELS = objects("price", "amount")
+_LEVELS = Objects("price", "amount")
 
 
 class Mixed(msgspec.Struct):
@@ -73,7 +73,7 @@ def _emitted(messages: Sequence[msgspec.Raw], data_types: Sequence[str]) -> Iter
         message = msgspec.json.decode(raw)
         exchange = message["exchange"]
         if exchange not in emitters:
-            emitters[exchange] = Emitter(exchange, parse_all(data_types))
+            emitters[exchange] = create(exchange, parse_all(data_types))
         emitter = emitters[exchange]
         _emit(emitter, message)
         yield from emitter.take().data.splitlines()
@@ -98,9 +98,10 @@ def _emit(emitter: Emitter, message: dict[str, Any]) -> None:
                 message["bids"],
                 message["asks"],
                 message["timestamp"],
-                layout=_LEVELS,
+                _LEVELS,
             )
         case "derivative_ticker":
+            emitter.forget()  # or else one that says nothing new would not be sent
             emitter.derivative_ticker(
                 message["symbol"], message["timestamp"], last_price=message.get("lastPrice")
             )

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Emitter, parse_all
-from tardis_machine.emit.numbers import of_float
+from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import catalog
+from tardis_machine.numbers import of_float
 from tests.vectors.compute import Outcome
 
 _MADE_FOR_LIVE = "2026-11"
@@ -77,7 +77,7 @@ def _differences(name: str, each: Run) -> Iterator[str | None]:
     exchange = exchanges.get(name)
     created = each.created
     created_us = None if created is None else _microseconds(created)
-    emitter = Emitter(name, parse_all([each.data_type]))
+    emitter = create(name, parse_all([each.data_type]))
     live = created is not None and created.startswith(_MADE_FOR_LIVE)
     handle = exchange.mapper([each.data_type], None, created_us, emitter, live=live)
     for step in each.steps:

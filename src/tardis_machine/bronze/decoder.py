@@ -364,7 +364,7 @@ def _trade_bar(event: pb.NormalizedEvent, payload: pb.TradeBar) -> Message:
         buy_volume=_number(payload.buy_volume_str, "buy_volume_str"),
         sell_volume=_number(payload.sell_volume_str, "sell_volume_str"),
         trades=payload.trade_count,
-        vwap=_number(payload.vwap_str, "vwap_str"),
+        vwap=_number(payload.vwap_str, "vwap_str") if payload.vwap_str else None,
         open_timestamp=_time(payload, "event_ts", payload.event_ts_precision),
         close_timestamp=_time(payload, "end_ts", payload.end_ts_precision),
         local_timestamp=_local(event),

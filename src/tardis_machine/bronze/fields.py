@@ -14,8 +14,8 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
-from tardis_machine.bronze.decimals import DECIMALS
 from tardis_machine.bronze.varints import varint
+from tardis_machine.numbers import decimals
 
 _CACHED: Final = 16_384
 _VARINT: Final = 0
@@ -46,7 +46,7 @@ class Heads(dict[int, bytes]):
 
 
 class DecimalField(dict[Any, bytes]):
-    """A number in plain decimal notation, by the number; nothing for one that is absent.
+    """A number in plain decimal notation, by the number; nothing for one absent or null.
 
     Raises ValueError for NaN and the infinite.
     """
@@ -57,10 +57,10 @@ class DecimalField(dict[Any, bytes]):
     def __missing__(self, number: Any) -> bytes:
         if len(self) >= _CACHED:
             self.clear()
-        if number is UNSET:
+        if number is UNSET or number is None:
             field = b""
         else:
-            text = DECIMALS[number].encode()
+            text = decimals[number].encode()
             field = self._tag + varint(len(text)) + text
         self[number] = field
         return field

@@ -6,7 +6,6 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
-from tardis_machine.bronze.decimals import DECIMALS
 from tardis_machine.bronze.fields import (
     DecimalField,
     Heads,
@@ -16,6 +15,7 @@ from tardis_machine.bronze.fields import (
     count,
 )
 from tardis_machine.bronze.times import MILLIS_END, SECONDS, TimeField
+from tardis_machine.numbers import decimals
 
 _Written = tuple[bytes, bytes]
 """A payload, and its content as far as that belongs into the event's id: of computed messages."""
@@ -74,7 +74,7 @@ def _execution(
         elif trade_id is UNSET:
             written_id = id_head = b""
         else:
-            written_id, id_head = id_field.write(DECIMALS[trade_id]), id_is_number
+            written_id, id_head = id_field.write(decimals[trade_id]), id_is_number
         time = message.timestamp
         if len(time) == 24:
             timestamp = SECONDS[time[:20]][1] + MILLIS_END[time[20:]][1]

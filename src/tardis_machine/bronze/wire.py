@@ -1,4 +1,4 @@
-"""Normalized messages as the encoder reads them: times left as text, null refused."""
+"""Normalized messages as the encoder reads them: times left as text, null only as a bar's vwap."""
 
 from collections.abc import Iterator
 from types import NoneType, UnionType
@@ -24,6 +24,7 @@ _SPECIAL: Final[dict[tuple[str, str], Any]] = {
     ("ErrorMessage", "sub_sequent_errors_count"): _Count32,
     ("BookSnapshot", "depth"): _Count32,
     ("TradeBar", "trades"): _Count63,
+    ("TradeBar", "vwap"): float | None,
 }
 
 

@@ -1,23 +1,56 @@
 """What mappers call: normalized messages in, NDJSON and computed messages out."""
 
 from tardis_machine.emit.datatypes import DataType, DataTypeError, parse, parse_all
-from tardis_machine.emit.levels import PAIRS, Layout, Levels, objects, positions
-from tardis_machine.emit.numbers import Number
-from tardis_machine.emit.python import Emitter, Taken
-from tardis_machine.emit.times import Time
+from tardis_machine.emit.implementations import Implementation, create, implementations
+from tardis_machine.emit.levels import (
+    FLAT,
+    PAIRS,
+    Keyed,
+    Layout,
+    Levels,
+    Objects,
+    Positions,
+    RowLayout,
+    Sided,
+    Signed,
+)
+from tardis_machine.emit.protocol import (
+    AMOUNTS_FIRST,
+    ASK_FIRST,
+    BID_FIRST,
+    COMMON_ORDER,
+    BookTickerKeys,
+    Emitter,
+    Id,
+    Side,
+    Taken,
+)
 
 __all__ = [
+    "AMOUNTS_FIRST",
+    "ASK_FIRST",
+    "BID_FIRST",
+    "COMMON_ORDER",
+    "FLAT",
     "PAIRS",
+    "BookTickerKeys",
     "DataType",
     "DataTypeError",
     "Emitter",
+    "Id",
+    "Implementation",
+    "Keyed",
     "Layout",
     "Levels",
-    "Number",
+    "Objects",
+    "Positions",
+    "RowLayout",
+    "Side",
+    "Sided",
+    "Signed",
     "Taken",
-    "Time",
-    "objects",
+    "create",
+    "implementations",
     "parse",
     "parse_all",
-    "positions",
 ]

@@ -3,9 +3,9 @@
 from math import floor, isnan, nan
 from typing import Final
 
-from tardis_machine.emit import times
+from tardis_machine import times
 from tardis_machine.emit.datatypes import TradeBars, text_of
-from tardis_machine.emit.numbers import of_float
+from tardis_machine.numbers import of_float
 
 # What JavaScript's safe integers end with: highs and lows start from there.
 _SAFE_MAX: Final = 9007199254740991.0
@@ -52,7 +52,14 @@ class Bar:
         self._volume = self._buy = self._sell = self._vwap = 0.0
 
     def add(
-        self, price: str, amount: str, side: str, ms: int, time: str, local: str
+        self,
+        price: float,
+        amount: float,
+        side: str,
+        price_text: str,
+        ms: int,
+        time: str,
+        local: str,
     ) -> tuple[str, ...]:
         """Take a trade; returns the text of the bars it completes."""
         done: tuple[str, ...] = ()
@@ -62,7 +69,7 @@ class Bar:
                 done = self.close(local)
             if not self._trades:
                 self._bucket = bucket
-        self._update(float(price), float(amount), side, price, ms, time)
+        self._update(price, amount, side, price_text, ms, time)
         if (self._kind == "tick" and self._trades >= self._interval) or (
             self._kind == "volume" and self._volume >= self._interval
         ):

@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from tardis_machine.emit.levels import Pair
-from tardis_machine.emit.numbers import Number, canonical
+from tardis_machine.numbers import Number, canonical
 
 EMPTY_LEVEL: Final = "{}"
 
@@ -15,7 +15,17 @@ Change = tuple[float, str, str]
 
 # Above this many changes at once the first levels are gathered anew instead of patched.
 _MAX_PATCHES: Final = 8
+# What is computed stays finite up to here, however many levels or trades are added up.
+_LARGEST: Final = 1e150
 _CACHE_SIZE: Final = 1 << 15
+
+
+def computable(text: str) -> float:
+    """Read a number's text; ValueError if sums and products of such numbers might overflow."""
+    number = float(text)
+    if not -_LARGEST <= number <= _LARGEST:
+        raise ValueError(f"too large to compute with: {text}")
+    return number
 
 
 class _Prices(dict[Number, tuple[float, str]]):
@@ -28,9 +38,10 @@ class _Prices(dict[Number, tuple[float, str]]):
 
     def __missing__(self, price: Number) -> tuple[float, str]:
         text = canonical[price]
+        key = self._sign * computable(text)
         if len(self) >= _CACHE_SIZE:
             self.clear()
-        known = self[price] = (self._sign * float(text), f'{{"price":{text},"amount":')
+        known = self[price] = (key, f'{{"price":{text},"amount":')
         return known
 
 
@@ -84,6 +95,9 @@ class Side:
             text = f"{head}{amount_text}}}"
             changes.append((key, amount_text, text))
             written += "," + text
+        if self.grouped:
+            for _, amount_text, _ in changes:
+                computable(amount_text)
         return changes, written[1:]
 
     def replace(self, changes: Sequence[Change]) -> None:

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tardis_machine.emit import numbers
+from tardis_machine import numbers
 from tardis_machine.errors import TardisMachineError
 
 NORMALIZED: Final = (
@@ -28,8 +28,10 @@ MAX_DEPTH: Final = 100_000
 
 BarKind = Literal["time", "tick", "volume"]
 
-# So that no unit makes a number infinite.
-_TOO_LARGE: Final = 1e300
+# Beyond these, times and prices cannot be divided by them.
+_SMALLEST: Final = 1e-15
+_LARGEST: Final = 1e15
+
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000}
 # In this order a longer suffix is met before the one that it ends with.
 _BAR_SUFFIXES: Final[tuple[tuple[str, BarKind, int], ...]] = (
@@ -171,7 +173,7 @@ def _positive(text: str) -> float | None:
     if not text.isascii() or not text.replace(".", "", 1).isdigit():
         return None
     number = float(text)
-    return number if 0 < number < _TOO_LARGE else None
+    return number if _SMALLEST <= number <= _LARGEST else None
 
 
 def _invalid(name: str) -> DataTypeError:

@@ -9,7 +9,7 @@ from operator import add
 from typing import Final
 
 from tardis_machine.emit.book import EMPTY_LEVEL, Side
-from tardis_machine.emit.numbers import canonical, of_float
+from tardis_machine.numbers import canonical, of_float
 
 _CACHE_SIZE: Final = 1 << 14
 

@@ -1,25 +1,86 @@
-"""The emitter in pure Python: normalized and computed messages as NDJSON."""
+"""The emitter in pure Python, which says what the others must do."""
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring as quote
+from typing import Final, Literal
 
-import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from tardis_machine.emit import datatypes
 from tardis_machine.emit.bars import Bar
-from tardis_machine.emit.book import Change
+from tardis_machine.emit.book import Change, computable
 from tardis_machine.emit.datatypes import BookSnapshots, DataType, TradeBars
-from tardis_machine.emit.levels import PAIRS, Layout, Levels
-from tardis_machine.emit.numbers import Number, canonical
+from tardis_machine.emit.levels import (
+    PAIRS,
+    Keyed,
+    Layout,
+    Levels,
+    Pair,
+    Reader,
+    Row,
+    RowLayout,
+    Splitter,
+    by_symbol,
+    read_pairs,
+    reader,
+    row_decoder,
+    splitter,
+)
+from tardis_machine.emit.protocol import COMMON_ORDER, BookTickerKeys, Id, Side, Taken
 from tardis_machine.emit.snapshots import Snapshots
-from tardis_machine.emit.times import ENDS, SECONDS, Time, ms_of, text_of
+from tardis_machine.numbers import Number, canonical
+from tardis_machine.times import (
+    ENDS,
+    MICROSECONDS,
+    SECOND_TEXTS,
+    Time,
+    cut_ms,
+    is_later,
+    ms_of,
+    text_of,
+)
+
+_NO_FIELDS: Final[tuple[str | None, ...]] = (None,) * 7
+_TICKER_KEYS: Final = (
+    ',"lastPrice":',
+    ',"openInterest":',
+    ',"fundingRate":',
+    ',"fundingTimestamp":',
+    ',"predictedFundingRate":',
+    ',"indexPrice":',
+    ',"markPrice":',
+)
+_SUMMARY_KEYS: Final = (
+    ',"bestBidPrice":',
+    ',"bestBidAmount":',
+    ',"bestBidIV":',
+    ',"bestAskPrice":',
+    ',"bestAskAmount":',
+    ',"bestAskIV":',
+    ',"lastPrice":',
+    ',"openInterest":',
+    ',"markPrice":',
+    ',"markIV":',
+    ',"delta":',
+    ',"gamma":',
+    ',"vega":',
+    ',"theta":',
+    ',"rho":',
+    ',"underlyingPrice":',
+)
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
-    """The bytes emitted since the last take, and the number of messages in them."""
+def _text(number: Number) -> str:
+    return canonical[bytes(number) if type(number) is Raw else number]
 
-    data: bytes
-    count: int
+
+def _id_text(id: Id) -> str:  # noqa: A002 - the message's own word
+    if id is None:
+        return ""
+    if type(id) is str:
+        return f',"id":{quote(id)}'
+    return f',"id":{bytes(id).decode()}' if isinstance(id, Raw) else f',"id":"{id}"'
 
 
 class _Heads(dict[str, str]):
@@ -39,13 +100,24 @@ class _Heads(dict[str, str]):
         return head
 
 
-class Emitter:
-    """Writes the messages of one stream of one exchange exactly as clients expect them.
+class _Readers(dict[Layout, Reader]):
+    def __missing__(self, layout: Layout) -> Reader:
+        made = self[layout] = reader(layout)
+        return made
 
-    `data_types` are those of the stream: normalized ones are sent, computed ones computed per
-    symbol, in their order. `sent` widens what is sent of the normalized types, for a stream that
-    is merged with others of its exchange.
-    """
+
+class _Table:
+    """The prices of a keyed table's rows by their ids, and the decoder of such rows."""
+
+    __slots__ = ("decode", "prices")
+
+    def __init__(self, layout: Keyed) -> None:
+        self.decode = row_decoder(layout)
+        self.prices: dict[object, Number] = {}
+
+
+class PythonEmitter:
+    """The reference: what each call means is written at `protocol.Emitter`."""
 
     def __init__(
         self, exchange: str, data_types: Sequence[DataType], sent: Collection[str] | None = None
@@ -53,8 +125,12 @@ class Emitter:
         self.exchange = exchange
         self.ignored_changes = 0
         self._allowed: frozenset[str] | None = None
-        self.local = ""
+        self._local = ""
         self._parts: list[str] = []
+        # Where the messages of a local timestamp end: it and how many parts there are then.
+        self._stamps: list[str] = []
+        self._counts: list[int] = []
+        self._marked = 0
         sends = datatypes.sent(data_types) if sent is None else frozenset(sent)
         self._sends_trades = "trade" in sends
         self._sends_changes = "book_change" in sends
@@ -75,43 +151,105 @@ class Emitter:
         self._snapshot_types = [t for t in data_types if isinstance(t, BookSnapshots)]
         self._bars: dict[str, list[Bar]] = {}
         self._snapshots: dict[str, Snapshots] = {}
+        self._readers = _Readers()
+        self._splitters: dict[RowLayout, Splitter] = {}
+        self._tables: dict[Keyed, _Table] = {}
+        # By symbol: the fields' texts, the time's text and its milliseconds.
+        self._tickers: dict[str, tuple[tuple[str | None, ...], str, int]] = {}
+        self._book_ticker_keys = COMMON_ORDER
 
     def begin(self, local: str) -> None:
-        """Set the local timestamp of what follows, as it is to be printed."""
-        self.local = local
+        count = len(self._parts)
+        if count != self._marked:
+            self._mark(count)
+        self._local = local
 
     def allow(self, symbols: frozenset[str] | None) -> None:
-        """Let only these symbols pass; None lets all."""
         self._allowed = symbols
+
+    def forget(self) -> None:
+        self._tickers.clear()
+        self._tables.clear()
+        self._book_ticker_keys = COMMON_ORDER
+
+    def reset(self) -> None:
+        self._bars.clear()
+        self._snapshots.clear()
+
+    def order_book_ticker(self, keys: BookTickerKeys) -> None:
+        if sorted(keys) != sorted(COMMON_ORDER):
+            raise ValueError(f"not the keys of a book ticker: {keys}")
+        self._book_ticker_keys = keys
+
+    def take(self) -> Taken:
+        parts = self._parts
+        count = len(parts)
+        if count != self._marked:
+            self._mark(count)
+        text = "".join(parts)
+        data = text.encode()
+        lengths = map(len, parts) if len(data) == len(text) else (len(p.encode()) for p in parts)
+        ends = list(accumulate(lengths))
+        counts = self._counts
+        taken = Taken(data, count, self._stamps, [ends[each - 1] for each in counts], counts)
+        parts.clear()
+        self._stamps = []
+        self._counts = []
+        self._marked = 0
+        return taken
+
+    def _mark(self, count: int) -> None:
+        if self._stamps and self._stamps[-1] == self._local:
+            self._counts[-1] = count
+        else:
+            self._stamps.append(self._local)
+            self._counts.append(count)
+        self._marked = count
 
     def trade(
         self,
         symbol: str,
-        id: str | None,  # noqa: A002 - the message's own word
+        id: Id,  # noqa: A002 - the message's own word
         price: Number,
         amount: Number,
-        side: str,
-        timestamp: Time,
+        side: Side,
+        timestamp: Time | None,
+        /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
             return
-        price_text = canonical[price]
-        amount_text = canonical[amount]
+        try:
+            price_text = canonical[price]
+            amount_text = canonical[amount]
+        except TypeError:  # Raw, which has no hash
+            price_text = _text(price)
+            amount_text = _text(amount)
+        local = self._local
+        if timestamp is None:
+            timestamp = local
         time = text_of(timestamp)
+        text = ""
         if self._sends_trades:
-            id_text = f',"id":{quote(id)}' if id is not None else ""
-            self._parts.append(
-                f'{self._trade_heads[symbol]}{id_text},"price":{price_text},"amount":{amount_text},'
-                f'"side":"{side}","timestamp":"{time}","localTimestamp":"{self.local}"}}\n'
+            text = (
+                f'{self._trade_heads[symbol]}{_id_text(id)},"price":{price_text},'
+                f'"amount":{amount_text},"side":"{side}","timestamp":"{time}",'
+                f'"localTimestamp":"{local}"}}\n'
             )
-        if self._bar_types:
-            bars = self._bars.get(symbol)
-            if bars is None:
-                head = self._bar_heads[symbol]
-                bars = self._bars[symbol] = [Bar(head, bar_type) for bar_type in self._bar_types]
-            ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
-            for bar in bars:
-                self._parts.extend(bar.add(price_text, amount_text, side, ms, time, self.local))
+        if not self._bar_types:
+            if text:
+                self._parts.append(text)
+            return
+        price_number = computable(price_text)
+        amount_number = computable(amount_text)
+        bars = self._bars.get(symbol)
+        if bars is None:
+            head = self._bar_heads[symbol]
+            bars = self._bars[symbol] = [Bar(head, bar_type) for bar_type in self._bar_types]
+        if text:
+            self._parts.append(text)
+        ms = ms_of(timestamp)
+        for bar in bars:
+            self._parts += bar.add(price_number, amount_number, side, price_text, ms, time, local)
 
     def book_change(
         self,
@@ -119,20 +257,105 @@ class Emitter:
         is_snapshot: bool,
         bids: Levels,
         asks: Levels,
-        timestamp: Time,
+        timestamp: Time | None,
         layout: Layout = PAIRS,
+        /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
             return
-        # As text_of does, without the calls: there is a book change for nearly every line.
-        if type(timestamp) is int and timestamp > 0:
-            time = SECONDS[timestamp // 1000] + ENDS[timestamp % 1000]
+        if layout is PAIRS:
+            # Lists of pairs are taken as they are.
+            bid_pairs = bids if type(bids) is list else read_pairs(bids)
+            ask_pairs = asks if type(asks) is list else read_pairs(asks)
         else:
+            read = self._readers[layout]
+            bid_pairs, ask_pairs = read(bids), read(asks)
+        self._change(symbol, is_snapshot, bid_pairs, ask_pairs, timestamp)
+
+    def book_rows(
+        self,
+        symbol: str,
+        is_snapshot: bool,
+        rows: Levels,
+        timestamp: Time | None,
+        layout: RowLayout,
+        /,
+    ) -> None:
+        if self._allowed is not None and symbol not in self._allowed:
+            return
+        split = self._splitters.get(layout)
+        if split is None:
+            split = self._splitters[layout] = splitter(layout)
+        bids, asks = split(rows)
+        self._change(symbol, is_snapshot, bids, asks, timestamp)
+
+    def book_table(
+        self,
+        is_snapshot: bool,
+        removes: bool,
+        rows: Raw | bytes,
+        layout: Keyed,
+        symbol: str | None = None,
+        /,
+    ) -> None:
+        table = self._tables.get(layout)
+        if table is None:
+            table = self._tables[layout] = _Table(layout)
+        listed = table.decode(rows)
+        if not is_snapshot:
+            if not listed:
+                raise ValueError("a change without rows")
+            groups = {listed[0].symbol: listed}
+        elif listed:
+            groups = by_symbol(listed)
+        else:
+            groups = {} if symbol is None else {symbol: listed}
+        learned: dict[object, Number] = {}
+        changes = []
+        for name, its_rows in groups.items():
+            bids, asks = _sides(its_rows, layout.bid, table.prices, learned)
+            if bids or asks or is_snapshot:
+                if name is None:
+                    raise ValueError("rows without a symbol")
+                changes.append((name, bids, asks, _latest(its_rows)))
+        if len(changes) > 1:
+            self._check(changes)
+        for change_symbol, bids, asks, timestamp in changes:
+            if self._allowed is None or change_symbol in self._allowed:
+                self._change(change_symbol, is_snapshot, bids, asks, timestamp)
+        table.prices.update(learned)
+        if removes:
+            for row in listed:
+                table.prices.pop(row.id, None)
+
+    def _check(
+        self, changes: Sequence[tuple[str, Sequence[Pair], Sequence[Pair], Time | None]]
+    ) -> None:
+        """See that none of several changes fails after another was made."""
+        read = computable if self._snapshot_types else str
+        for _, bids, asks, timestamp in changes:
+            if timestamp is not None:
+                text_of(timestamp)
+            for price, amount in (*bids, *asks):
+                read(canonical[price])
+                read(canonical[amount])
+
+    def _change(
+        self,
+        symbol: str,
+        is_snapshot: bool,
+        bids: Sequence[Pair],
+        asks: Sequence[Pair],
+        timestamp: Time | None,
+    ) -> None:
+        local = self._local
+        # As text_of does, without the calls: there is a book change for nearly every line.
+        if type(timestamp) is int and 0 < timestamp < MICROSECONDS:
+            time = SECOND_TEXTS[timestamp // 1000] + ENDS[timestamp % 1000]
+        else:
+            if timestamp is None:
+                timestamp = local
             time = text_of(timestamp)
-        local = self.local
-        # Mappers give pairs as lists; whatever else is left to the layout.
-        bid_pairs = bids if type(bids) is list and layout is PAIRS else layout(bids)
-        ask_pairs = asks if type(asks) is list and layout is PAIRS else layout(asks)
         bids_text = asks_text = ""
         due: list[str] | None = None
         if self._snapshot_types:
@@ -144,25 +367,29 @@ class Emitter:
             book = snapshots.book
             bid_changes: list[Change] = []
             ask_changes: list[Change] = []
-            if bid_pairs:
-                bid_changes, bids_text = book.bids.parse(bid_pairs)
-            if ask_pairs:
-                ask_changes, asks_text = book.asks.parse(ask_pairs)
-            ms = 0
-            if snapshots.timed:
-                ms = timestamp if isinstance(timestamp, int) else ms_of(timestamp)
+            try:
+                if bids:
+                    bid_changes, bids_text = book.bids.parse(bids)
+                if asks:
+                    ask_changes, asks_text = book.asks.parse(asks)
+            except TypeError:
+                raise ValueError("a level whose price or amount is no number") from None
+            ms = ms_of(timestamp) if snapshots.timed else 0
             due = snapshots.change(is_snapshot, bid_changes, ask_changes, ms, time, local)
             if not book.ready:
                 self.ignored_changes += 1
         elif self._sends_changes:
-            if bid_pairs:
-                for price, amount in bid_pairs:
-                    bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
-                bids_text = bids_text[1:]
-            if ask_pairs:
-                for price, amount in ask_pairs:
-                    asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
-                asks_text = asks_text[1:]
+            try:
+                if bids:
+                    for price, amount in bids:
+                        bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+                    bids_text = bids_text[1:]
+                if asks:
+                    for price, amount in asks:
+                        asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
+                    asks_text = asks_text[1:]
+            except TypeError:
+                raise ValueError("a level whose price or amount is no number") from None
         if self._sends_changes:
             head = self._full_heads[symbol] if is_snapshot else self._change_heads[symbol]
             self._parts.append(
@@ -175,7 +402,8 @@ class Emitter:
     def derivative_ticker(
         self,
         symbol: str,
-        timestamp: Time,
+        timestamp: Time | None,
+        /,
         *,
         last_price: Number | None = None,
         open_interest: Number | None = None,
@@ -189,22 +417,42 @@ class Emitter:
             return
         if not self._sends_tickers:
             return
-        text = self._ticker_heads[symbol]
-        if last_price is not None:
-            text += f',"lastPrice":{canonical[last_price]}'
-        if open_interest is not None:
-            text += f',"openInterest":{canonical[open_interest]}'
-        if funding_rate is not None:
-            text += f',"fundingRate":{canonical[funding_rate]}'
+        before, time, latest = self._tickers.get(symbol) or (_NO_FIELDS, "", 0)
+        if timestamp == 0:
+            if not time:
+                raise ValueError(f"no time for {symbol}")
+        elif timestamp is not None:
+            ms = ms_of(timestamp)
+            if ms >= latest:
+                time = text_of(timestamp)
+                latest = ms
+        funding = before[3]
         if funding_timestamp is not None:
-            text += f',"fundingTimestamp":"{text_of(funding_timestamp)}"'
-        if predicted_funding_rate is not None:
-            text += f',"predictedFundingRate":{canonical[predicted_funding_rate]}'
-        if index_price is not None:
-            text += f',"indexPrice":{canonical[index_price]}'
-        if mark_price is not None:
-            text += f',"markPrice":{canonical[mark_price]}'
-        self._end(text, timestamp)
+            funding_text = f'"{text_of(funding_timestamp)}"'
+            if funding is None or ms_of(funding[1:-1]) != ms_of(funding_timestamp):
+                funding = funding_text
+        fields = (
+            before[0] if last_price is None else _text(last_price),
+            before[1] if open_interest is None else _text(open_interest),
+            before[2] if funding_rate is None else _text(funding_rate),
+            funding,
+            before[4] if predicted_funding_rate is None else _text(predicted_funding_rate),
+            before[5] if index_price is None else _text(index_price),
+            before[6] if mark_price is None else _text(mark_price),
+        )
+        if fields == before:
+            if time:
+                self._tickers[symbol] = (fields, time, latest)
+            return
+        if not time:
+            time = text_of(self._local)
+            latest = ms_of(time)
+        self._tickers[symbol] = (fields, time, latest)
+        text = self._ticker_heads[symbol]
+        for key, field in zip(_TICKER_KEYS, fields, strict=True):
+            if field is not None:
+                text += key + field
+        self._parts.append(f'{text},"timestamp":"{time}","localTimestamp":"{self._local}"}}\n')
 
     def book_ticker(
         self,
@@ -213,49 +461,50 @@ class Emitter:
         ask_price: Number | None,
         bid_price: Number | None,
         bid_amount: Number | None,
-        timestamp: Time,
+        timestamp: Time | None,
+        /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
             return
         if not self._sends_book_tickers:
             return
+        numbers: tuple[Number | None, ...] = (ask_amount, ask_price, bid_price, bid_amount)
+        if self._book_ticker_keys is not COMMON_ORDER:
+            by_key = dict(zip(COMMON_ORDER, numbers, strict=True))
+            numbers = tuple(by_key[key] for key in self._book_ticker_keys)
         text = self._book_ticker_heads[symbol]
-        if ask_amount is not None:
-            text += f',"askAmount":{canonical[ask_amount]}'
-        if ask_price is not None:
-            text += f',"askPrice":{canonical[ask_price]}'
-        if bid_price is not None:
-            text += f',"bidPrice":{canonical[bid_price]}'
-        if bid_amount is not None:
-            text += f',"bidAmount":{canonical[bid_amount]}'
+        for key, number in zip(self._book_ticker_keys, numbers, strict=True):
+            if number is not None:
+                text += f',"{key}":{_text(number)}'
         self._end(text, timestamp)
 
     def liquidation(
         self,
         symbol: str,
-        id: str | None,  # noqa: A002 - the message's own word
+        id: Id,  # noqa: A002 - the message's own word
         price: Number,
         amount: Number,
-        side: str,
-        timestamp: Time,
+        side: Side,
+        timestamp: Time | None,
+        /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
             return
         if not self._sends_liquidations:
             return
-        id_text = f',"id":{quote(id)}' if id is not None else ""
         self._end(
-            f'{self._liquidation_heads[symbol]}{id_text},"price":{canonical[price]},'
-            f'"amount":{canonical[amount]},"side":"{side}"',
+            f'{self._liquidation_heads[symbol]}{_id_text(id)},"price":{_text(price)},'
+            f'"amount":{_text(amount)},"side":"{side}"',
             timestamp,
         )
 
     def option_summary(
         self,
         symbol: str,
-        timestamp: Time,
+        timestamp: Time | None,
+        /,
         *,
-        option_type: str,
+        option_type: Literal["put", "call"],
         strike_price: Number,
         expiration_date: Time,
         best_bid_price: Number | None = None,
@@ -282,64 +531,87 @@ class Emitter:
             return
         text = (
             f'{self._summary_heads[symbol]},"optionType":"{option_type}",'
-            f'"strikePrice":{canonical[strike_price]},'
+            f'"strikePrice":{_text(strike_price)},'
             f'"expirationDate":"{text_of(expiration_date)}"'
         )
-        for key, number in (
-            ("bestBidPrice", best_bid_price),
-            ("bestBidAmount", best_bid_amount),
-            ("bestBidIV", best_bid_iv),
-            ("bestAskPrice", best_ask_price),
-            ("bestAskAmount", best_ask_amount),
-            ("bestAskIV", best_ask_iv),
-            ("lastPrice", last_price),
-            ("openInterest", open_interest),
-            ("markPrice", mark_price),
-            ("markIV", mark_iv),
-            ("delta", delta),
-            ("gamma", gamma),
-            ("vega", vega),
-            ("theta", theta),
-            ("rho", rho),
-            ("underlyingPrice", underlying_price),
-        ):
+        numbers = (
+            best_bid_price,
+            best_bid_amount,
+            best_bid_iv,
+            best_ask_price,
+            best_ask_amount,
+            best_ask_iv,
+            last_price,
+            open_interest,
+            mark_price,
+            mark_iv,
+            delta,
+            gamma,
+            vega,
+            theta,
+            rho,
+            underlying_price,
+        )
+        for key, number in zip(_SUMMARY_KEYS, numbers, strict=True):
             if number is not None:
-                text += f',"{key}":{canonical[number]}'
+                text += key + _text(number)
         if underlying_index is not None:
             text += f',"underlyingIndex":{quote(underlying_index)}'
         self._end(text, timestamp)
 
-    def disconnect(self, symbols: Sequence[str] | None = None) -> None:
+    def disconnect(self, symbols: Sequence[str] | None = None, /) -> None:
         listed = "" if symbols is None else f',"symbols":[{",".join(map(quote, symbols))}]'
         self._parts.append(
             f'{{"type":"disconnect","exchange":{quote(self.exchange)},'
-            f'"localTimestamp":"{self.local}"{listed}}}\n'
+            f'"localTimestamp":"{self._local}"{listed}}}\n'
         )
 
-    def error(self, details: str, count: int) -> None:
+    def error(self, details: str, count: int, /) -> None:
         self._parts.append(
-            f'{{"type":"error","exchange":{quote(self.exchange)},"localTimestamp":"{self.local}",'
+            f'{{"type":"error","exchange":{quote(self.exchange)},"localTimestamp":"{self._local}",'
             f'"details":{quote(details)},"subSequentErrorsCount":{count}}}\n'
         )
 
     def close_bars(self) -> None:
-        """End the time bars in progress, for a stream after which no trade can complete them."""
         for bars in self._bars.values():
             for bar in bars:
-                self._parts.extend(bar.close(self.local))
+                self._parts.extend(bar.close(self._local))
 
-    def reset(self) -> None:
-        """Drop books and computables, as a disconnect does."""
-        self._bars.clear()
-        self._snapshots.clear()
+    def _end(self, text: str, timestamp: Time | None) -> None:
+        local = self._local
+        time = text_of(local if timestamp is None else timestamp)
+        self._parts.append(f'{text},"timestamp":"{time}","localTimestamp":"{local}"}}\n')
 
-    def take(self) -> Taken:
-        parts = self._parts
-        taken = Taken("".join(parts).encode(), len(parts))
-        parts.clear()
-        return taken
 
-    def _end(self, text: str, timestamp: Time) -> None:
-        self._parts.append(
-            f'{text},"timestamp":"{text_of(timestamp)}","localTimestamp":"{self.local}"}}\n'
-        )
+def _sides(
+    rows: Sequence[Row], bid: str, prices: dict[object, Number], learned: dict[object, Number]
+) -> tuple[list[Pair], list[Pair]]:
+    """Part a table's rows; ids that come with a price are learned."""
+    bids: list[Pair] = []
+    asks: list[Pair] = []
+    for row in rows:
+        price = row.price
+        if price is UNSET:
+            known = learned.get(row.id) if row.id in learned else prices.get(row.id)
+            if known is None:
+                continue
+            pair = (known, row.amount or 0)
+        else:
+            learned[row.id] = price
+            pair = (price, row.amount or 0)
+        (bids if row.side == bid else asks).append(pair)
+    return bids, asks
+
+
+def _latest(rows: Sequence[Row]) -> Time | None:
+    """The latest of the rows' times; None if the first says nothing and no other does."""
+    latest: str | UnsetType | None = rows[0].timestamp if rows else UNSET
+    for row in rows:
+        timestamp = row.timestamp
+        if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
+            latest = timestamp
+    if latest:
+        return cut_ms(latest)
+    if latest is UNSET:
+        return None
+    raise ValueError("rows without a time")

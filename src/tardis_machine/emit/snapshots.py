@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import floor
 from typing import Protocol
 
-from tardis_machine.emit import times
+from tardis_machine import times
 from tardis_machine.emit.book import EMPTY_LEVEL, Book, Change
 from tardis_machine.emit.datatypes import BookSnapshots, text_of
 from tardis_machine.emit.groups import Groups

@@ -8,7 +8,6 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit.numbers import canonical
 from tardis_machine.exchanges.dialect import (
     Budget,
     Dialect,
@@ -32,8 +31,8 @@ from tardis_machine.exchanges.errors import BookGapError, MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import Sent, optional, required
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
-from tardis_machine.exchanges.tickers import Tickers
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
+from tardis_machine.numbers import canonical
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ class _Book:
             True,
             list(bids.items()),
             list(asks.items()),
-            self._emitter.local if timestamp is UNSET else _time(timestamp, "depthSnapshot", "T"),
+            None if timestamp is UNSET else _time(timestamp, "depthSnapshot", "T"),
         )
         return True
 
@@ -263,37 +262,37 @@ class _TickerMessage(Struct, gc=False):
 
 def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_TickerMessage).decode
-    tickers = Tickers(making.emitter)
+    emit = making.emitter.derivative_ticker
 
     def derivative_ticker(line: bytes) -> bool:
         part = decode(line).data
         symbol = part.polled_symbol if part.symbol is UNSET else part.symbol
         if symbol is UNSET:
             raise MapperError("ticker", "no symbol")
-        ticker = tickers[symbol]
+        timestamp = None
+        mark = index = rate = last = None
+        funding: int | None = None
         if part.event == "markPriceUpdate":
-            mark_price = float(required(part.mark_price, "markPrice", "p"))
-            rate = funding = index = None
+            mark = required(part.mark_price, "markPrice", "p")
             # Dated futures have an empty rate, or 0 as its time.
             if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
-                rate = float(required(part.funding_rate, "markPrice", "r"))
+                rate = required(part.funding_rate, "markPrice", "r")
                 funding = _time(part.funding_timestamp, "markPrice", "T")
-            if part.index_price is not UNSET:
-                index = float(required(part.index_price, "markPrice", "i"))
-            ticker.seen_at(part.timestamp, "markPrice")
-            ticker.update(
-                mark_price=mark_price,
-                funding_rate=rate,
-                funding_timestamp=funding,
-                index_price=index,
-            )
+            index = optional(part.index_price)
+            timestamp = int(part.timestamp or 0)
         elif part.event == "24hrTicker":
-            last_price = float(required(part.last_price, "ticker", "c"))
-            ticker.seen_at(part.timestamp, "ticker")
-            ticker.update(last_price=last_price)
-        if part.open_interest is not UNSET:
-            ticker.update(open_interest=float(part.open_interest or 0))
-        ticker.send()
+            last = required(part.last_price, "ticker", "c")
+            timestamp = int(part.timestamp or 0)
+        emit(
+            symbol,
+            timestamp,
+            last_price=last,
+            open_interest=optional(part.open_interest),
+            funding_rate=rate,
+            funding_timestamp=funding,
+            index_price=index,
+            mark_price=mark,
+        )
         return True
 
     def route(stream: str) -> Handler | None:
@@ -358,8 +357,7 @@ class _BookTickerMessage(Struct, gc=False):
 
 def _book_tickers(making: Making) -> Route:
     decode = Decoder(_BookTickerMessage).decode
-    emitter = making.emitter
-    emit = emitter.book_ticker
+    emit = making.emitter.book_ticker
 
     def book_ticker(line: bytes) -> bool:
         row = decode(line).data
@@ -370,7 +368,7 @@ def _book_tickers(making: Making) -> Route:
             row.ask_price or optional(row.ask_price),
             row.bid_price or optional(row.bid_price),
             row.bid_amount or optional(row.bid_amount),
-            emitter.local if timestamp is UNSET else _time(timestamp, "bookTicker", "E"),
+            None if timestamp is UNSET else _time(timestamp, "bookTicker", "E"),
         )
         return True
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, field
+from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Emitter
+from tardis_machine.emit import Emitter, Keyed, Side
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -23,9 +23,8 @@ from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import nonzero
 from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
-from tardis_machine.exchanges.tickers import Tickers
-from tardis_machine.exchanges.times import is_later, milliseconds, to_millisecond
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
+from tardis_machine.times import cut_ms, parse_ms
 
 Number = int | float
 Row = TypeVar("Row")
@@ -89,20 +88,11 @@ def _trades(emitter: Emitter) -> Handler:
                 row.price,
                 row.size,
                 "buy" if side == "Buy" else "unknown" if side is UNSET else "sell",
-                to_millisecond(row.timestamp),
+                cut_ms(row.timestamp),
             )
         return True
 
     return trades
-
-
-class _Level(Struct, gc=False):
-    symbol: str | None = None
-    id: Number | None = None
-    side: str | None = None
-    size: Number | None = None
-    price: Number | UnsetType = UNSET
-    timestamp: str | UnsetType | None = UNSET
 
 
 class _Selection(Struct, gc=False):
@@ -110,63 +100,26 @@ class _Selection(Struct, gc=False):
 
 
 class _Levels(Struct, gc=False):
-    data: list[_Level]
+    data: Raw
     action: str | None = None
     filter: _Selection | None = None
 
 
+_ROWS: Final = Keyed("symbol", "id", "side", "price", "size", "timestamp", bid="Buy")
+
+
 def _book_changes(emitter: Emitter) -> Handler:
     decode = Decoder(_Levels).decode
-    emit = emitter.book_change
-    prices: dict[Number | None, Number] = {}
-    price_of = prices.get
-
-    def change(symbol: str | None, action: str | None, rows: list[_Level]) -> bool:
-        bids: list[tuple[Number, Number]] = []
-        asks: list[tuple[Number, Number]] = []
-        latest = rows[0].timestamp if rows else UNSET
-        for row in rows:
-            timestamp = row.timestamp
-            if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
-                latest = timestamp
-            price = row.price
-            if price is UNSET:
-                known = price_of(row.id)
-                if known is None:  # an update before its partial
-                    continue
-                price = known
-            else:
-                prices[row.id] = price
-            (bids if row.side == "Buy" else asks).append((price, row.size or 0))
-            if action == "delete":
-                del prices[row.id]
-        if bids or asks or action == "partial":
-            if symbol is None or (not latest and latest is not UNSET):
-                raise MapperError("orderBookL2", f"rows without {'time' if symbol else 'symbol'}")
-            emit(
-                symbol,
-                action == "partial",
-                bids,
-                asks,
-                to_millisecond(latest) if latest else emitter.local,
-            )
-        return True
+    emit = emitter.book_table
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
-        rows = message.data
         action = message.action
-        if action != "partial":  # of one symbol
-            if not rows:
-                raise MapperError("orderBookL2", f"{action} without rows")
-            return change(rows[0].symbol, action, rows)
-        by_symbol: dict[str | None, list[_Level]] = {}
-        for row in rows:
-            by_symbol.setdefault(row.symbol, []).append(row)
-        if not rows and message.filter is not None and message.filter.symbol is not None:
-            by_symbol[message.filter.symbol] = rows
-        for symbol, its_rows in by_symbol.items():
-            change(symbol, action, its_rows)
+        if action != "partial":
+            emit(False, action == "delete", message.data, _ROWS)
+        else:
+            selection = message.filter
+            emit(True, False, message.data, _ROWS, None if selection is None else selection.symbol)
         return True
 
     return book_changes
@@ -192,34 +145,33 @@ class _Instruments(Struct, gc=False):
 
 def _derivative_tickers(emitter: Emitter) -> Handler:
     decode = Decoder(_Instruments).decode
-    tickers = Tickers(emitter)
+    emit = emitter.derivative_ticker
+    known: set[str] = set()
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)
         partial = message.action == "partial"
         for row in message.data:
             symbol = row.symbol
-            known = partial or symbol in tickers
-            if not known or (row.state is not UNSET and row.state not in _OPEN):
+            is_known = partial or symbol in known
+            if not is_known or (row.state is not UNSET and row.state not in _OPEN):
                 continue
             if symbol is None:
                 raise MapperError("instrument", "no symbol")
+            known.add(symbol)
             funding = row.funding_timestamp
-            funding_timestamp = milliseconds(funding) if funding else None
-            ticker = tickers[symbol]
             timestamp = row.timestamp
-            if timestamp is not UNSET:
-                ticker.seen_at(milliseconds(timestamp) if timestamp else None, "instrument")
-            ticker.update(
+            emit(
+                symbol,
+                None if timestamp is UNSET else parse_ms(timestamp) if timestamp else 0,
                 last_price=row.last_price,
                 open_interest=row.open_interest,
                 funding_rate=row.funding_rate,
-                funding_timestamp=funding_timestamp,
+                funding_timestamp=parse_ms(funding) if funding else None,
                 predicted_funding_rate=row.predicted_funding_rate,
                 index_price=row.index_price,
                 mark_price=row.mark_price,
             )
-            ticker.send()
         return True
 
     return derivative_tickers
@@ -242,8 +194,8 @@ def _liquidations(emitter: Emitter) -> Handler:
         if rows is None:
             return False
         for row in rows:
-            side = "buy" if row.side == "Buy" else "sell"
-            emit(row.symbol, row.id, row.price, row.amount, side, emitter.local)
+            side: Side = "buy" if row.side == "Buy" else "sell"
+            emit(row.symbol, row.id, row.price, row.amount, side, None)
         return True
 
     return liquidations
@@ -273,7 +225,7 @@ def _book_tickers(emitter: Emitter) -> Handler:
                 nonzero(row.ask_price),
                 nonzero(row.bid_price),
                 nonzero(row.bid_amount),
-                to_millisecond(row.timestamp),
+                cut_ms(row.timestamp),
             )
         return True
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Emitter
+from tardis_machine.emit import Emitter, Positions, Side
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -25,8 +25,7 @@ from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import nonzero
 from tardis_machine.exchanges.subscriptions import channel_first, first_of, subscriptions
-from tardis_machine.exchanges.tickers import Tickers
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 Number = int | float
 _EXPIRY_HOUR: Final = 8
@@ -78,7 +77,7 @@ def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
             liquidated = row.liquidation
             if liquidated is None:
                 continue
-            side: str = row.side  # the taker's; M: the maker was liquidated, MT: both were
+            side: Side = row.side  # the taker's; M: the maker was liquidated, MT: both were
             if liquidated != "T":
                 side = "sell" if side == "buy" else "buy"
             emit(row.symbol.upper(), row.id, row.price, row.amount, side, int(row.timestamp))
@@ -87,13 +86,13 @@ def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
     return liquidations
 
 
-_Level = tuple[str | None, Number, Number]
+_LEVELS: Final = Positions(price=1, amount=2, action=0, removed="delete")
 
 
 class _Book(Struct, gc=False):
     symbol: str = field(name="instrument_name")
-    bids: list[_Level]
-    asks: list[_Level]
+    bids: Raw
+    asks: Raw
     timestamp: Number
     type: str | None = None
     previous: Number | None = field(name="prev_change_id", default=None)
@@ -114,9 +113,10 @@ def _book_changes(emitter: Emitter) -> Callable[[_Book], bool]:
         emit(
             book.symbol.upper(),
             not book.previous or book.type == "snapshot",
-            [(price, 0 if do == "delete" else amount) for do, price, amount in book.bids],
-            [(price, 0 if do == "delete" else amount) for do, price, amount in book.asks],
+            book.bids,
+            book.asks,
             int(book.timestamp),
+            _LEVELS,
         )
         return True
 
@@ -167,21 +167,20 @@ def _time(ticker: _Ticker) -> int:
 
 
 def _derivative_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
-    tickers = Tickers(emitter)
+    emit = emitter.derivative_ticker
 
     def derivative_tickers(row: _Ticker) -> bool:
         if row.greeks is not UNSET and row.combo_state != "active":
             return False  # an option
-        ticker = tickers[row.symbol]
-        ticker.seen_at(row.timestamp, "ticker")
-        ticker.update(
+        emit(
+            row.symbol,
+            int(row.timestamp or 0),
             last_price=row.last_price,
             open_interest=row.open_interest,
             funding_rate=row.funding_rate,
             index_price=row.index_price,
             mark_price=row.mark_price,
         )
-        ticker.send()
         return True
 
     return derivative_tickers
@@ -189,7 +188,7 @@ def _derivative_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
 
 class _Option(NamedTuple):
     symbol: str
-    type: str
+    type: Literal["put", "call"]
     strike_price: str
     expiration_date: int
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from tardis_machine.emit import Emitter
 from tardis_machine.exchanges.dialect import Dialect
 from tardis_machine.exchanges.errors import UnsupportedTypeError
 from tardis_machine.exchanges.subscriptions import Subscriptions
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 Handler = Callable[[bytes], bool]
 """Takes one raw message; False: not of interest."""
@@ -97,6 +97,7 @@ class Exchange:
             else self._touched(each, created, created)[0].form
             for each in types
         }
+        emitter.forget()
         return self.make(Making(self.name, forms, emitter, live))
 
     def _eras(self, data_type: str) -> tuple[Era, ...]:

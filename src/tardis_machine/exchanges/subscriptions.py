@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tardis_machine.exchanges.dialect import at
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 
 Subscriptions = Callable[[Any], list[Filter] | None]
 """Takes a decoded message. None: it is no subscription. May raise anything on what is malformed."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, Self
 
 import tardis_machine.sample as sample_data
+from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.client import DEFAULT_ENDPOINT, MAX_TRIES, Client, SliceRequest
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
-from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.reader import Reader
 
 _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
 
+from tardis_machine import filters as filters_of
 from tardis_machine.exchanges import Exchange
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -14,8 +15,7 @@ from tardis_machine.exchanges.dialect import (
     Session,
     Snapshot,
 )
-from tardis_machine.history import filters as filters_of
-from tardis_machine.history.filters import Filter
+from tardis_machine.filters import Filter
 from tardis_machine.live.addresses import rest_url, websocket_url
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tardis_machine.sample.selection import LABELS, select
 
 if TYPE_CHECKING:
-    from tardis_machine.history.filters import Filter
+    from tardis_machine.filters import Filter
 
 EXCHANGES: Final = tuple(LABELS)
 START: Final = datetime(2024, 3, 1, tzinfo=UTC)

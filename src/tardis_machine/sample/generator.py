@@ -8,8 +8,8 @@ from typing import Final
 
 import zstandard
 
+from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
-from tardis_machine.history.filters import Filter, cache_keys, normalize
 from tardis_machine.sample import MINUTES, START, cache_dir
 from tardis_machine.sample.binance_futures import BinanceFuturesFeed
 from tardis_machine.sample.bitmex import BitmexFeed

@@ -1,6 +1,6 @@
 from hashlib import sha256
 
-from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
+from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 
 
 def test_one_entry_per_channel_everything_sorted() -> None:

@@ -1,9 +1,13 @@
-"""Number text exactly as JavaScript prints it."""
+"""Numbers: text as JavaScript prints it, and in plain decimal notation."""
 
+from decimal import Decimal
 from math import isfinite
 from typing import Final
 
-Number = str | bytes | int | float
+from msgspec import Raw
+
+Number = str | bytes | Raw | int | float
+"""A number as it was found; bytes and Raw are JSON, with or without quotes."""
 
 _CACHE_SIZE: Final = 1 << 16
 # A double keeps every decimal number of up to 15 digits: their text need not go through one.
@@ -54,8 +58,16 @@ def of_text(text: str) -> str:
     return of_float(float(text))
 
 
+def _unquoted(number: bytes) -> str:
+    text = number.decode("ascii")
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
 class Canonical(dict[Number, str]):
-    """Canonical text by what was found in the raw message; bounded, since amounts seldom end."""
+    """Canonical text by what was found in the raw message; bounded, since amounts seldom end.
+
+    Raw has no hash: it is looked up as bytes.
+    """
 
     __slots__ = ()
 
@@ -66,11 +78,14 @@ class Canonical(dict[Number, str]):
         elif kind is str:
             text = of_text(number)  # type: ignore[arg-type]
         elif isinstance(number, bytes):
-            text = of_text(number.decode("ascii"))
+            text = of_text(_unquoted(number))
         elif isinstance(number, int) and -_SAFE_INTEGER < number < _SAFE_INTEGER:
             text = str(int(number))
         elif isinstance(number, int | float):
-            text = of_float(float(number))
+            try:
+                text = of_float(float(number))
+            except OverflowError:
+                raise ValueError("not a finite number: an int of hundreds of digits") from None
         else:
             raise ValueError(f"not a number: {number!r}")
         if len(self) >= _CACHE_SIZE:
@@ -80,3 +95,29 @@ class Canonical(dict[Number, str]):
 
 
 canonical: Final = Canonical()
+
+
+def decimal_text(number: float) -> str:
+    """Print a finite number in plain decimal notation, as short as reads back to the same."""
+    text = repr(float(number))
+    if "e" in text:
+        text = format(Decimal(text), "f")
+    text = text.removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+class _Decimals(dict[float, str]):
+    """The plain text of numbers seen lately: prices and amounts come again and again."""
+
+    __slots__ = ()
+
+    def __missing__(self, number: float) -> str:
+        if not isfinite(number):
+            raise ValueError(f"{number} has no decimal notation")
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        text = self[number] = decimal_text(number)
+        return text
+
+
+decimals: Final = _Decimals()

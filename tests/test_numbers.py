@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tardis_machine.emit.numbers import Canonical, canonical, of_float, of_text
+from tardis_machine.numbers import Canonical, canonical, of_float, of_text
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_text_of_decimals_is_that_of_their_double(digits: int, places: int, nega
 
 
 def test_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardis_machine.emit.numbers._CACHE_SIZE", 10)
+    monkeypatch.setattr("tardis_machine.numbers._CACHE_SIZE", 10)
     numbers = Canonical()
     for number in range(100):
         assert numbers[number] == str(number)
