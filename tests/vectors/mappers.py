@@ -68,6 +68,12 @@ def run(path: Path, exchange: str) -> Iterator[Outcome]:
         )
 
 
+def symbol_of(message: msgspec.Raw) -> str | None:
+    """Tell a normalized message's symbol."""
+    symbol: str | None = msgspec.json.decode(message).get("symbol")
+    return symbol
+
+
 def _read(path: Path) -> list[Run]:
     return msgspec.json.decode(path.read_bytes(), type=list[Run])
 
