@@ -1,7 +1,11 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,8 +90,9 @@ def test_a_slice_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         cache.store(path, [body(b"text\n")[:5]])
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
     cache.store(path, [body(b"te"), body(b"xt\n")])
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
     assert cache.is_verified(path)
+    cache.unpin(path)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -157,6 +162,132 @@ def test_the_oldest_files_go_first_and_pinned_ones_stay(tmp_path: Path) -> None:
     cache.unpin(paths[4])
     assert cache.has_room(150)
     assert not cache.has_room(200)
+
+
+def stored(cache: Cache, start: int, size: int = 1000) -> Path:
+    """A slice that was stored, read, and let go."""
+    path = cache.path("bitmex", "k", MINUTE + start, 1, "zst")
+    cache.store(path, [body(os.urandom(size))])
+    cache.unpin(path)
+    return path
+
+
+def total(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*.zst"))
+
+
+def test_not_every_store_looks_at_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks = 0
+    walk = os.walk
+
+    def counted(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        nonlocal walks
+        walks += 1
+        return walk(top)
+
+    monkeypatch.setattr(os, "walk", counted)
+    cache = Cache(tmp_path, max_bytes=100_000)
+    for start in range(200):
+        stored(cache, start)
+        assert total(tmp_path) <= 100_000
+    assert walks <= 15
+
+
+def test_processes_that_share_a_cache_share_its_bound(tmp_path: Path) -> None:
+    caches = [Cache(tmp_path, max_bytes=20_000) for _ in range(4)]
+    for start in range(100):
+        stored(caches[start % 4], start)
+        assert total(tmp_path) <= 20_000
+
+
+def test_what_another_process_is_about_to_read_is_not_evicted(tmp_path: Path) -> None:
+    ours, theirs = Cache(tmp_path, max_bytes=10_000), Cache(tmp_path, max_bytes=10_000)
+    read = stored(theirs, 0)
+    theirs.pin(read)
+    theirs.pin(read)
+    theirs.unpin(read)
+    for start in range(1, 30):
+        stored(ours, start)
+    assert read.exists()
+    theirs.unpin(read)
+    for start in range(30, 60):
+        stored(ours, start)
+    assert not read.exists()
+
+
+def test_a_pin_does_not_wait_for_an_eviction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path, max_bytes=10_000)
+    path = stored(cache, 0)
+    walking, go_on = threading.Event(), threading.Event()
+    walk = os.walk
+
+    def slow(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        walking.set()
+        assert go_on.wait(60)
+        return walk(top)
+
+    monkeypatch.setattr(os, "walk", slow)
+    with ThreadPoolExecutor(1) as pool:
+        storing = pool.submit(stored, cache, 1, 20_000)
+        assert walking.wait(60)
+        cache.pin(path)
+        assert not cache.has_room(1)
+        cache.unpin(path)
+        go_on.set()
+        storing.result()
+
+
+def test_what_stood_in_the_way_of_an_eviction_goes_when_it_was_read(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, max_bytes=1500)
+    path = stored(cache, 0)
+    cache.pin(path)
+    other = cache.path("bitmex", "k", MINUTE + 1, 1, "zst")
+    cache.store(other, [body(os.urandom(1000))])
+    assert path.exists()
+    cache.unpin(path)
+    assert not path.exists()
+    cache.unpin(other)
+    assert other.exists()
+
+
+def test_a_killed_process_keeps_nothing_from_eviction(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, max_bytes=10_000)
+    path = stored(cache, 0)
+    script = (
+        "import sys, pathlib, os, signal\n"
+        "from tardis_machine.history.cache import Cache\n"
+        "cache = Cache(pathlib.Path(sys.argv[1]))\n"
+        "cache.pin(pathlib.Path(sys.argv[2]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, tmp_path, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.stat().st_nlink == 2
+    for start in range(1, 30):
+        stored(cache, start)
+    assert not path.exists()
+
+
+def test_a_slice_that_cannot_be_evicted_fails_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path, max_bytes=1500)
+    path = stored(cache, 0)
+    unlink = Path.unlink
+
+    def refused(self: Path, missing_ok: bool = False) -> None:
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    stored(cache, 1)
+    assert path.exists()
+    assert any(record.message == "cached slice cannot be evicted" for record in caplog.records)
 
 
 def test_clearing_leaves_what_is_not_the_caches(tmp_path: Path) -> None:

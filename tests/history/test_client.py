@@ -131,7 +131,9 @@ def test_a_bad_body_is_never_kept(api: Api, fault: Fault, encoding: str, tmp_pat
     fetched = api.fetch()
     assert content(fetched) == numbered_lines("ftx", MINUTE + 3)
     assert len(api.pauses) == 1
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [fetched.cached.path]
+    assert [path for path in tmp_path.rglob("[!.]*.json.*") if path.is_file()] == [
+        fetched.cached.path
+    ]
 
 
 def test_thirty_tries_then_it_is_given_up(api: Api) -> None:

@@ -7,13 +7,13 @@ import re
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tardis_machine.history.bound import Bound, Pins
 from tardis_machine.history.errors import CacheError
 from tardis_machine.history.pieces import verify
 
@@ -45,16 +45,22 @@ class CachedSlice(NamedTuple):
 
 
 class Cache:
-    """Slices as files: `feeds/{exchange}/{key}/{year}/{month}/{day}/{hour}/{minute}…`."""
+    """Slices as files: `feeds/{exchange}/{key}/{year}/{month}/{day}/{hour}/{minute}…`.
 
-    def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
+    Nothing at all is written to a directory that is `read_only`.
+    """
+
+    def __init__(
+        self, directory: Path, max_bytes: int | None = None, *, read_only: bool = False
+    ) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        # Reentrant: a reader that is collected lets go of its files, at any allocation.
-        self._lock = threading.RLock()
-        self._pinned: Counter[Path] = Counter()
+        self._pins = Pins(directory, links=not read_only)
+        self._bound = None
+        if max_bytes is not None:
+            self._bound = Bound(directory, max_bytes, _NAME, self._pins)
+        self._lock = threading.Lock()
         self._verified: dict[Path, tuple[int, int]] = {}
-        self._estimate: int | None = None
         self._swept = False
 
     def path(self, exchange: str, key: str, start: int, minutes: int, suffix: str) -> Path:
@@ -91,16 +97,17 @@ class Cache:
                 for chunk in chunks:
                     self._write(file, chunk)
             verify(temporary)
+            size, replaced = _size(temporary), _size(path)
             self._publish(temporary, path)
         finally:
             with suppress(OSError):
                 temporary.unlink()
-        size = _size(path)
-        if self.max_bytes is not None:
-            with self._lock:
-                if self._estimate is not None:
-                    self._estimate += size
-            self.evict()
+        if self._bound is not None:
+            try:
+                self._bound.stored(size - replaced)
+            except OSError as error:
+                self.unpin(path)
+                raise CacheError(path, error) from None
         return size
 
     def _create(self, path: Path) -> io.FileIO:
@@ -122,11 +129,14 @@ class Cache:
             raise CacheError(Path(str(file.name)), error) from None
 
     def _publish(self, temporary: Path, path: Path) -> None:
-        # Before it can be seen, or it might be evicted between the two.
-        self.pin(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.mark_verified(temporary, named=path)
+            # Before it can be seen, or it might be evicted between the two.
+            self._pins.add(path, found_at=temporary)
+        except OSError as error:
+            raise CacheError(path, error) from None
+        try:
             temporary.replace(path)
         except OSError as error:
             self.unpin(path)
@@ -143,6 +153,8 @@ class Cache:
             if directory.is_dir() and not directory.is_symlink():
                 shutil.rmtree(directory)
         self._verified.clear()
+        if self._bound is not None:
+            self._bound.forget()
         log.info("cache cleared", extra={"directory": str(self.directory)})
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
@@ -165,47 +177,21 @@ class Cache:
         return known == (status.st_size, status.st_mtime_ns)
 
     def pin(self, path: Path) -> None:
-        """Keep a file from eviction until a reader is done with it."""
-        with self._lock:
-            self._pinned[path] += 1
+        """Keep a file from eviction, by any process, until a reader is done with it."""
+        self._pins.add(path)
 
     def unpin(self, path: Path) -> None:
-        with self._lock:
-            self._pinned[path] -= 1
-            if self._pinned[path] <= 0:
-                del self._pinned[path]
-        self.evict()
+        """Let go of a file."""
+        if self._pins.remove(path) and self._bound is not None:
+            self._bound.unpinned(path)
 
     def has_room(self, expected_bytes: int) -> bool:
         """Tell whether so much can come without exceeding the bound, all that may go gone."""
-        if self.max_bytes is None:
-            return True
-        with self._lock:
-            pinned = list(self._pinned)
-        return sum(_size(path) for path in pinned) + expected_bytes <= self.max_bytes
+        return self.max_bytes is None or self._pins.bytes + expected_bytes <= self.max_bytes
 
-    def evict(self) -> None:
-        """Remove the oldest files, except those about to be read, until the bound holds."""
-        if self.max_bytes is None:
-            return
-        with self._lock:
-            if self._estimate is not None and self._estimate <= self.max_bytes:
-                return
-            files = sorted(_files(self.directory / "feeds"))
-            total = sum(size for _, size, _ in files)
-            removed = 0
-            for _, size, path in files:
-                if total <= self.max_bytes:
-                    break
-                if path in self._pinned:
-                    continue
-                path.unlink(missing_ok=True)
-                self._verified.pop(path, None)
-                total -= size
-                removed += 1
-            self._estimate = total
-        if removed:
-            log.info("cache evicted", extra={"files": removed, "bytes": total})
+    def close(self) -> None:
+        """Let go of every file."""
+        self._pins.close()
 
 
 class Coverage:
@@ -271,20 +257,8 @@ def _sweep(directory: Path) -> None:
                 path.unlink()
 
 
-def _files(directory: Path) -> Iterator[tuple[int, int, Path]]:
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            if _NAME.fullmatch(name):
-                path = Path(parent, name)
-                try:
-                    status = path.stat()
-                except FileNotFoundError:
-                    continue
-                yield status.st_mtime_ns, status.st_size, path
-
-
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return 0

@@ -40,7 +40,7 @@ class History:
         self._sample = sample
         self._closed = False
         directory = sample_data.cache_dir() if sample else Path(cache_dir or default_cache_dir())
-        self.cache = Cache(directory, None if sample else cache_max_bytes)
+        self.cache = Cache(directory, None if sample else cache_max_bytes, read_only=sample)
         self._client = Client(
             self.cache,
             endpoint=endpoint,
@@ -105,6 +105,7 @@ class History:
         self._fetches.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+        self.cache.close()
 
 
 def default_cache_dir() -> Path:
