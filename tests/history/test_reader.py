@@ -1,6 +1,8 @@
 import asyncio
 import logging
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -351,6 +353,79 @@ def test_closing_one_of_them_leaves_the_fetch_to_the_others(replays: Replays) ->
     hold.set()
     assert b"".join(other) == expected(0, 3)
     assert replays.asked().count((2, 1)) == 1
+
+
+def test_closing_while_it_opens_leaves_the_fetch_to_the_others(replays: Replays) -> None:
+    hold, opening = threading.Event(), threading.Event()
+    replays.api.fail_at(START + 2, Fault(wait_for=hold))
+    other = replays.read(0, 3)
+    eventually(lambda: other._probe is not None)
+    for _ in range(2):
+        replays.history._workers.submit(opening.wait)
+    one = replays.read(0, 3)
+
+    class ClosedJustThen(threading.Event):
+        def is_set(self) -> bool:
+            if not super().is_set():
+                one.close()
+            return super().is_set()
+
+    one._closed = ClosedJustThen()
+    opening.set()
+    one._opening.result(timeout=60)
+    hold.set()
+    assert b"".join(other) == expected(0, 3)
+    assert replays.asked().count((2, 1)) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_closing_in_the_middle_never_looks_like_the_end(replays: Replays, seed: int) -> None:
+    reader = replays.read(0, 6)
+    got: list[bytes] = []
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(got.extend, reader)
+        eventually(lambda: reading.done() or len(replays.api.calls) > seed % 6)
+        reader.close()
+        if reading.exception() is None:
+            assert b"".join(got) == expected(0, 6)
+        else:
+            assert isinstance(reading.exception(), ReaderClosedError)
+    eventually(lambda: not replays.history.cache._pins._held)
+
+
+def test_a_process_ends_though_a_fetch_holds_a_lock(replays: Replays, tmp_path: Path) -> None:
+    never = threading.Event()
+    replays.api.fail_at(START, Fault(wait_for=never))
+    script = (
+        "import sys, threading, time\n"
+        "from tardis_machine.history import History\n"
+        "history = History(endpoint=sys.argv[1], cache_dir=sys.argv[2])\n"
+        f"reader = history.read('ftx', [], {START * MINUTE}, {(START + 1) * MINUTE})\n"
+        "while reader._probe is None: time.sleep(0.01)\n"
+        # As a daemon thread leaves it that is in the middle of something when Python ends.
+        "held = threading.Thread(target=history._fetches._changed.acquire, daemon=True)\n"
+        "held.start()\n"
+        "held.join()\n"
+    )
+    command = [sys.executable, "-c", script, replays.api.endpoint, str(tmp_path / "other")]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_no_wait(
+    replays: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name == "tardis-fetch":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(HistoryError, match="can't start new thread"):
+            b"".join(replays.read(0, 1))
+    assert b"".join(replays.read(0, 1)) == expected(0, 1)
 
 
 def test_closing_cuts_the_connections_at_once(replays: Replays) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
-from tardis_machine.history.errors import ReaderClosedError
+from tardis_machine.history.errors import HistoryError, ReaderClosedError
 
 MAX_FETCHES: Final = 60
 
@@ -70,19 +70,26 @@ class Fetches:
                 shared.users += 1
                 return shared
             fetch = self._shared[key] = Fetch(requests, key, expected_bytes)
-            self._waiting.setdefault(replay, deque()).append(fetch)
-            self._queued += 1
-            if self._queued <= self._idle:
+            if self._queued < self._idle:
                 self._changed.notify()
             elif self._threads < self._limit:
-                self._threads += 1
-                threading.Thread(target=self._work, name="tardis-fetch", daemon=True).start()
+                try:
+                    threading.Thread(target=self._work, name="tardis-fetch", daemon=True).start()
+                except RuntimeError as error:
+                    if not self._threads:  # nobody would ever come to it
+                        self._forget(fetch)
+                        raise HistoryError(f"no thread to fetch with: {error}") from None
+                else:
+                    self._threads += 1
+            self._waiting.setdefault(replay, deque()).append(fetch)
+            self._queued += 1
             return fetch
 
     def expected_bytes(self) -> int:
         """About how much the fetches under way will add to the cache."""
         with self._changed:
-            return sum(fetch.expected_bytes for fetch in self._shared.values())
+            # A copy: a reader that is collected meanwhile takes its fetches away.
+            return sum(fetch.expected_bytes for fetch in list(self._shared.values()))
 
     def release(self, fetch: Fetch) -> None:
         """Say that a replay is done with a fetch and its files; nobody left, it ends at once."""
@@ -119,18 +126,18 @@ class Fetches:
             try:
                 fetched.extend(self._client.fetch(each, fetch.abort) for each in fetch.requests)
             except BaseException as error:  # noqa: BLE001 - it is raised where the future is read
-                self._unpin(fetched)
                 with self._changed:
                     self._forget(fetch)
                 fetch.settle(error)
+                self._unpin(fetched)
             else:
                 with self._changed:
                     self._forget(fetch)
                     wanted = fetch.users > 0
                     fetch.kept = fetched if wanted else []
+                fetch.settle(fetched)
                 if not wanted:
                     self._unpin(fetched)
-                fetch.settle(fetched)
 
     def _unpin(self, fetched: Sequence[FetchedSlice]) -> None:
         for each in fetched:

@@ -1,6 +1,7 @@
 """A replay's lines in order: from the cache where it has them, from the API where it has not."""
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -73,6 +74,8 @@ class Reader:
         self._pieces: Iterator[bytes] | None = None
         self._window: Window | None = None
         self._skip = 0
+        # Another thread may close the reader at any time: what it holds changes hands under this.
+        self._lock = threading.RLock()
         self._closed = threading.Event()
         self._complete = False
         self._failure: HistoryError | None = None
@@ -100,7 +103,9 @@ class Reader:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        # By then the threads that fetch are gone, and with them whoever could release a lock.
+        if not sys.is_finalizing():
+            self.close()
 
     def pending(self) -> Future[object] | None:
         """What the next piece has to wait for; None if it is there, or the end or an error is."""
@@ -122,8 +127,7 @@ class Reader:
                     if self._closed.is_set():
                         break
                     self._raise_failure()
-                    if not self._segments:
-                        self._complete = True
+                    if self._is_complete():
                         self.close()
                         break
                     self._begin(self._segments[0])
@@ -139,15 +143,24 @@ class Reader:
             raise ReaderClosedError("the replay was closed before its end")
         raise StopIteration
 
+    def _is_complete(self) -> bool:
+        with self._lock:
+            if not self._closed.is_set() and not self._segments:
+                self._complete = True
+        return self._complete
+
     def close(self) -> None:
         """Stop the fetches at once; harmless when repeated."""
-        self._closed.set()
-        self._pieces = None
-        if self._probe is not None:
-            self._release(self._probe)
-            self._probe = None
-        while self._segments:
-            self._finish(self._segments.popleft())
+        with self._lock:
+            self._closed.set()
+            self._pieces = None
+            probe, self._probe = self._probe, None
+            segments = list(self._segments)
+            self._segments.clear()
+        if probe is not None:
+            self._release(probe)
+        for segment in segments:
+            self._finish(segment)
 
     # Opening: what is missing at either end is fetched before anything is given out, so that a
     # wrong key or a day that is not there yet shows at once.
@@ -163,9 +176,12 @@ class Reader:
                 exchange=self._request.exchange,
             )
         minutes = dict.fromkeys((self._last_missing(first), first))
-        self._probe = self._submit([self._slice(minute, 1) for minute in minutes])
-        if self._closed.is_set():
-            self._release(self._probe)
+        probe = self._submit([self._slice(minute, 1) for minute in minutes])
+        with self._lock:
+            if not self._closed.is_set():
+                self._probe = probe
+                return
+        self._release(probe)
 
     def _list_coverage(self) -> Coverage:
         return Coverage(self._cache, self._request.exchange, self._keys)
@@ -201,14 +217,15 @@ class Reader:
             return waits
         if self._opening.exception() is not None:
             return None
-        if self._probe is not None and not self._probed:
-            waits = self._probe.future  # type: ignore[assignment]
+        probe = self._probe
+        if probe is not None and not self._probed:
+            waits = probe.future  # type: ignore[assignment]
             if not waits.done():
                 return waits
             if waits.exception() is not None:
                 return None
             self._probed = True
-            fetched = self._probe.future.result()
+            fetched = probe.future.result()
             for each in fetched:
                 self._coverage.add(each.cached)
                 self._learn(each)
@@ -220,8 +237,9 @@ class Reader:
         if self._failure is not None:
             raise self._failure
         self._opening.result()
-        if self._probe is not None:
-            self._probe.future.result()
+        probe = self._probe
+        if probe is not None:
+            probe.future.result()
 
     # Planning: which file serves which minutes, and what is fetched ahead.
 
@@ -238,12 +256,20 @@ class Reader:
                     break
                 fetch = self._submit([self._slice(self._planned, minutes)])
                 segment = _Segment(self._planned, self._planned + minutes, fetch=fetch)
-            self._segments.append(segment)
+            self._keep(segment, len(self._segments))
             self._planned = segment.end
         for segment in islice(self._segments, 1 + _VERIFY_AHEAD):
             cached = segment.cached
             if cached is not None and segment.verification is None and segment.fetch is None:
                 segment.verification = self._verify(cached)
+
+    def _keep(self, segment: _Segment, at: int) -> None:
+        with self._lock:
+            if not self._closed.is_set():
+                self._segments.insert(at, segment)
+                return
+        self._finish(segment)
+        raise ReaderClosedError("the replay was closed before its end")
 
     def _has_room(self, minutes: int) -> bool:
         if self._fetches is None or self._cache.max_bytes is None:
@@ -278,8 +304,8 @@ class Reader:
             # The API gave less than was asked for: the rest is a segment of its own.
             start, end = fetched.cached.end, segment.end
             rest = self._submit([self._slice(start, end - start)])
-            self._segments.insert(1, _Segment(start, end, fetch=rest))
             segment.end = start
+            self._keep(_Segment(start, end, fetch=rest), 1)
         self._learn(fetched)
         self._slice_minutes = self._suggested(fetched)
 
@@ -363,7 +389,9 @@ class Reader:
             if self._skip:
                 piece = self._skip_lines(piece)
         if piece is None or (self._window is not None and self._window.passed):
-            self._segments.popleft()
+            with self._lock:
+                if self._segments:
+                    self._segments.popleft()
             self._finish(segment)
             self._pieces = None
             self._done = segment.end
@@ -410,14 +438,22 @@ class Reader:
         if segment.delivered:
             # What lies before the last line given out is not needed again.
             segment.start = max(segment.start, _minute(last_stamp(segment.delivered[-1])))
-        segment.fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
+        fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
+        with self._lock:
+            if not self._closed.is_set():
+                segment.fetch = fetch
+                return
+        self._release(fetch)
+        raise ReaderClosedError("the replay was closed before its end")
 
     def _finish(self, segment: _Segment) -> None:
-        if segment.fetch is not None:
-            self._release(segment.fetch)
-        elif segment.cached is not None:
-            self._cache.unpin(segment.cached.path)
-        segment.fetch = segment.cached = segment.verification = None
+        with self._lock:
+            fetch, cached = segment.fetch, segment.cached
+            segment.fetch = segment.cached = segment.verification = None
+        if fetch is not None:
+            self._release(fetch)
+        elif cached is not None:
+            self._cache.unpin(cached.path)
 
 
 def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
@@ -433,7 +469,10 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
         else:
             future.set_result(inner.result())
 
-    workers.submit(work).add_done_callback(done)
+    try:
+        workers.submit(work).add_done_callback(done)
+    except RuntimeError:
+        raise ReaderClosedError("the history was closed") from None
     return future
 
 
