@@ -14,6 +14,10 @@ class Backoff:
     def reset(self) -> None:
         self.failures = 0
 
+    def ease(self) -> None:
+        """Note an attempt that got somewhere: not a success, and no reason to wait longer."""
+        self.failures //= 2
+
     def next_pause_s(self) -> float:
         """Count a failure; wait between half of the interval and all of it, so that crowds part."""
         interval = min(self._longest_s, self._shortest_s * 2.0 ** min(self.failures, 60))

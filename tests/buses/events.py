@@ -1,11 +1,15 @@
 """Real Bronze events for the buses, made from normalized messages."""
 
 import json
+import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from tardis_machine.bronze import Context, Encoder, Event, Origin
-from tardis_machine.publish.buses.base import EventBus, Failure
+from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.fates import Failure
 from tardis_machine.publish.record import Record
 
 CONTEXT = Context(
@@ -61,6 +65,13 @@ def records(
 ) -> list[Record]:
     """Make events and route them."""
     return routed(bus, events(count, start=start, symbols=symbols, padding=padding))
+
+
+def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = None) -> Record:
+    """Give a record another value: zeros, or what no compression makes smaller."""
+    value = bytes(size) if noise is None else random.Random(noise).randbytes(size)
+    event = msgspec.structs.replace(record.event, value=value)
+    return Record(event, record.target, bus.weigh(event, record.target))
 
 
 def deliver(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.config import ConfigError
-from tardis_machine.publish.buses.base import BusUnavailableError
+from tardis_machine.publish.buses.errors import BusUnavailableError
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tests.buses.events import records
 

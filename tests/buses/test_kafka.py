@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tardis_machine.publish.buses.base import BusUnavailableError, EventBus
+from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.errors import BusUnavailableError
 from tests.buses.arrivals import assert_promises_kept, from_kafka, topics
 from tests.buses.events import CONTEXT, deliver, events, records, routed
 from tests.servers.kafka import KafkaBroker

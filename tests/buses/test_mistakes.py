@@ -23,10 +23,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tardis_machine.publish.buses.base import EventBus, RecordRejectedError
+from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.errors import RecordRejectedError
 from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_kafka, from_stream
-from tests.buses.events import deliver, events, records, routed
+from tests.buses.events import deliver, events, records, resized, routed
 from tests.buses.test_nats import with_jetstream
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer
@@ -69,7 +70,7 @@ class TestKafka:
     ):
         bus = kafka_bus(kafka.address)
         sent = records(bus, 100)
-        sent[40] = sent[40]._replace(value=bytes(2_000_000))
+        sent[40] = resized(bus, sent[40], 2_000_000)
 
         result = bus.send(sent, 20)
 
@@ -89,7 +90,7 @@ class TestKafka:
         deliver(bus, first)
         large = 1_703
         # Noise, since the broker looks at what compression has made of it.
-        rest[large] = rest[large]._replace(value=random.Random(8).randbytes(8_000))
+        rest[large] = resized(bus, rest[large], 8_000, noise=8)
         limit_topic(kafka.address, name, 5_000)
 
         rejected = deliver(bus, rest, batch=3_000, timeout_s=20)
@@ -112,7 +113,7 @@ class TestKafka:
         sent = records(bus, 400)
         keyless = {7, 250}
         for place in keyless:
-            sent[place] = sent[place]._replace(key=None)
+            sent[place] = sent[place]._replace(target=sent[place].target._replace(key=None))
 
         rejected = deliver(bus, sent, batch=400, timeout_s=20)
 
@@ -200,8 +201,8 @@ class TestKafka:
         admin.create_topics([modest])[name].result()
         bus = kafka_bus(kafka.address)
         sent = records(bus, 1_000)
-        sent[1] = sent[1]._replace(value=bytes(20_000))
-        sent[2] = sent[2]._replace(value=bytes(19_500))
+        sent[1] = resized(bus, sent[1], 20_000)
+        sent[2] = resized(bus, sent[2], 19_500)
 
         [failure] = deliver(bus, sent)
 
@@ -292,7 +293,7 @@ class TestNats:
         )
         bus = nats_bus(nats.url)
         sent = records(bus, 100)
-        sent[40] = sent[40]._replace(value=bytes(3_000))
+        sent[40] = resized(bus, sent[40], 3_000)
 
         result = bus.send(sent, 10)
 
@@ -400,9 +401,9 @@ class TestNats:
         server = start_nats("max_payload: 10000")
         bus = nats_bus(server.url)
         sent = records(bus, 500)
-        sent[1] = sent[1]._replace(value=bytes(10_000))
-        sent[2] = sent[2]._replace(value=bytes(10_000 - _frame_size(sent[2]) + 1))
-        sent[3] = sent[3]._replace(value=bytes(10_000 - _frame_size(sent[3])))
+        sent[1] = resized(bus, sent[1], 10_000)
+        sent[2] = resized(bus, sent[2], 10_000 - _frame_size(sent[2]) + 1)
+        sent[3] = resized(bus, sent[3], 10_000 - _frame_size(sent[3]))
 
         rejected = deliver(bus, sent)
 

@@ -9,7 +9,8 @@ import msgspec
 import nats as client
 import pytest
 
-from tardis_machine.publish.buses.base import BusUnavailableError, EventBus
+from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.errors import BusUnavailableError
 from tests.buses.arrivals import assert_promises_kept, from_stream
 from tests.buses.events import deliver, events, records, routed
 from tests.servers.nats import NatsServer
@@ -183,7 +184,7 @@ def test_check_reaches_the_server_and_creates_nothing(
     caplog.set_level(logging.DEBUG)
     bus = nats_bus(nats.url)
 
-    assert f"stream {name} (will be created)" in bus.check()
+    assert f"(will be created: {name}), stream {name}" in bus.check()
     assert from_stream(nats.url, name) == []
 
     bus.connect()

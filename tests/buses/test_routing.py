@@ -29,7 +29,8 @@ EVENT = Event(
 
 
 def router(context: Context | None = None, **rules: object) -> Router:
-    made = Router(Routing(**{"base": "base", "routes": {}, "include": frozenset(), **rules}))
+    routing = Routing(**{"base": "base", "routes": {}, "include": frozenset(), **rules})
+    made = Router(routing, lambda _: 5, lambda event, target: len(event.value) + target.weight)
     made.context = context or Context(origin=Origin.REPLAY, request_id="r1", meta={"k": "v"})
     return made
 

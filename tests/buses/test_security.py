@@ -12,11 +12,13 @@ import nkeys
 import pytest
 
 from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
 from tests.buses.conftest import PASSWORD
 from tests.buses.events import records
 from tests.servers.certificates import Certificates
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer
+from tests.servers.proxy import Proxy
 
 Make = Callable[..., EventBus]
 StartNats = Callable[..., NatsServer]
@@ -135,6 +137,52 @@ class TestNats:
         )
 
         assert bus.send(records(bus, 10), 10).delivered == 10
+
+    @pytest.mark.parametrize("demand", ["scheme", "authority"])
+    def test_nothing_is_said_to_a_server_without_tls(
+        self, nats: NatsServer, proxy: Proxy, certificates: Certificates, demand: str
+    ):
+        """The client by itself would go on in clear, password and all."""
+        proxy.target = nats.port
+        scheme = "tls" if demand == "scheme" else "nats"
+        config = NatsConfig(
+            servers=(f"{scheme}://127.0.0.1:{proxy.port}",),
+            subject="s",
+            user="writer",
+            pass_=PASSWORD,
+            tls_ca=None if demand == "scheme" else certificates.authority,
+        )
+        bus = NatsEventBus(config)
+
+        result = bus.send(records(bus, 3), 5)
+        bus.close()
+
+        assert result.delivered == 0
+        assert "secure connection not available" in str(result.failures[0].error)
+        assert proxy.said == b""
+
+    def test_a_server_that_leaves_it_open_is_talked_into_tls(
+        self,
+        start_nats: StartNats,
+        nats_bus: Make,
+        certificates: Certificates,
+        proxy: Proxy,
+    ):
+        server = start_nats(
+            f'tls {{ cert_file: "{certificates.server}", key_file: "{certificates.server_key}" }}\n'
+            f"allow_non_tls: true\nauthorization {{ user: writer, password: {PASSWORD} }}"
+        )
+        proxy.target = server.port
+        bus = nats_bus(
+            f"tls://127.0.0.1:{proxy.port}",
+            tls_ca=certificates.authority,
+            user="writer",
+            pass_=PASSWORD,
+        )
+
+        assert bus.send(records(bus, 10), 10).delivered == 10
+        assert PASSWORD.encode() not in proxy.said
+        assert bus.config.warnings() == []
 
     def test_an_unknown_authority_stays_outside(
         self, start_nats: StartNats, nats_bus: Make, certificates: Certificates

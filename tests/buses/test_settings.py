@@ -162,6 +162,74 @@ def test_what_weakens_the_promise_warns(arguments: Sequence[str], said: str):
     assert said in warning
 
 
+@pytest.mark.parametrize(
+    ("arguments", "secret", "said"),
+    [
+        ([*NATS, "--nats-user", "u"], "TM_NATS_PASS", "--nats-pass goes to nats://h:4222 in clear"),
+        (NATS, "TM_NATS_TOKEN", "--nats-token goes to nats://h:4222 in clear"),
+        (
+            [*KAFKA, "--kafka-sasl-mechanism", "PLAIN", "--kafka-sasl-username", "u"],
+            "TM_KAFKA_SASL_PASSWORD",
+            "sends the password in clear",
+        ),
+        (
+            [
+                *(*KAFKA, "--kafka-schema-registry-url", "http://h:8081"),
+                *("--kafka-schema-registry-auth-username", "u"),
+            ],
+            "TM_KAFKA_SCHEMA_REGISTRY_AUTH_PASSWORD",
+            "http://h:8081 sends the password in clear",
+        ),
+    ],
+)
+def test_credentials_in_clear_warn(arguments: Sequence[str], secret: str, said: str):
+    [warning] = loaded(*arguments, environ={secret: "hush"}).warnings
+
+    assert said in warning
+    assert "hush" not in warning
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o640, 0o600])
+def test_a_secret_file_that_others_can_read_warns(tmp_path: Path, mode: int):
+    creds, password = tmp_path / "writer.creds", tmp_path / "password"
+    for file in (creds, password):
+        file.write_text("hush")
+        file.chmod(mode)
+
+    found = loaded(
+        *(*NATS, "--nats-creds", str(creds)),
+        *(*KAFKA, "--kafka-ssl", "--kafka-sasl-mechanism", "PLAIN", "--kafka-sasl-username", "u"),
+        environ={"TM_KAFKA_SASL_PASSWORD_FILE": str(password)},
+    )
+
+    expected = [str(password), str(creds)] if mode & 0o004 else []
+    assert len(found.warnings) == len(expected)
+    for path, warning in zip(expected, found.warnings, strict=True):
+        assert f"{path} can be read by others" in warning
+
+
+def test_settings_print_without_their_secrets():
+    kafka = KafkaConfig(
+        brokers=("h:1",), topic="t", sasl_password="hush", config={"ssl.key.password": "whisper"}
+    )
+    nats = NatsConfig(servers=("h",), subject="s", token="hush")
+
+    for config in (kafka, nats):
+        assert "hush" not in repr(config) + str(config)
+        assert "whisper" not in repr(config)
+    assert repr(nats).startswith("NatsConfig(servers=('h',), user=None, pass_=None, token='***'")
+
+
+def test_an_encrypted_websocket_is_asked_for_by_its_name(tmp_path: Path):
+    (tmp_path / "ca.pem").touch()
+
+    with pytest.raises(ConfigError, match="expected wss://"):
+        loaded(
+            *("--nats-servers", "ws://h:80", "--nats-subject", "s"),
+            *("--nats-tls-ca", str(tmp_path / "ca.pem")),
+        )
+
+
 def test_the_defaults_warn_of_nothing():
     assert loaded(*KAFKA, *NATS).warnings == []
 

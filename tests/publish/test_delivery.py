@@ -1,23 +1,17 @@
 """A bus that fails in scripted ways: what is sent again, in which order, and how often."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tardis_machine.journal import Directory, Log, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
-from tardis_machine.publish.buses.base import (
-    BusUnavailableError,
-    Failure,
-    Limits,
-    NotSentError,
-    RecordRejectedError,
-    SendResult,
-)
-from tardis_machine.publish.buses.file import FileConfig, FileEventBus
+from tardis_machine.publish.buses.base import Limits
+from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetters, read
 from tardis_machine.publish.delivery import Delivery
@@ -25,46 +19,16 @@ from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
 from tests.publish.promises import events_of
+from tests.publish.scripted import Fail, ScriptedBus
 
 # Batches are full, on a machine that is busy with something else too.
 LIMITS = Limits(100, 1 << 20, 0.5)
-Fail = Callable[[int, Sequence[Record]], dict[int, Exception]]
-
-
-class ScriptedBus(FileEventBus):
-    """Keeps what it takes in memory; a script says which records of which batch fail, and how."""
-
-    def __init__(self, fail: Fail, limits: Limits) -> None:
-        super().__init__(FileConfig(path=Path("unused")))
-        self._fail = fail
-        self._limits = limits
-        self.batches: list[list[str]] = []
-        self.taken: list[Record] = []
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
-
-    def connect(self) -> None:
-        """There is nothing to reach."""
-
-    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
-        failed = self._fail(len(self.batches), records)
-        self.batches.append([record.event.event_id for record in records])
-        held = {records[i].key for i, error in failed.items() if error.retriable}
-        for index, record in enumerate(records):
-            if index not in failed and record.key in held:
-                failed[index] = NotSentError("file", "held back")
-            elif index not in failed:
-                self.taken.append(record)
-        failures = [Failure(index, failed[index]) for index in sorted(failed)]
-        return SendResult(len(records) - len(failures), 0, failures)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """A finished log of 1,000 messages in entries of 50."""
-    writer = Writer(tmp_path / "journal", "p", ["file"], max_bytes=1 << 24, fsync=None)
+    writer = Writer(tmp_path / "journal", "p", ["scripted"], max_bytes=1 << 24, fsync=None)
     provenance = encode_provenance(Provenance("p", "r"))
     for start in range(0, 1_000, 50):
         assert writer.append(provenance, lines(50, start=start), 50, start)
@@ -78,11 +42,15 @@ def deliver(log: Log, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, 
     stopped: list[Delivery] = []
 
     def delivered(
-        fail: Fail, *, limits: Limits = LIMITS, until: object = None
+        fail: Fail,
+        *,
+        limits: Limits = LIMITS,
+        until: object = None,
+        routes: Mapping[str, str] | None = None,
     ) -> tuple[Delivery, ScriptedBus]:
-        bus = ScriptedBus(fail, limits)
+        bus = ScriptedBus(fail, limits, routes=routes)
         config = PublishConfig(retry_min_ms=1, retry_max_s=0.01, retry_max=3)
-        letters = DeadLetters(tmp_path / "dead", "file")
+        letters = DeadLetters(tmp_path / "dead", "scripted")
         delivery = Delivery(bus, config, Encoding(1), letters, lambda _: None)
         delivery.follow(log)
         delivery.start()
@@ -100,7 +68,7 @@ EXPECTED = [event.event_id for event in events_of(lines(1_000))]
 
 
 def unavailable() -> BusUnavailableError:
-    return BusUnavailableError("file", "scripted")
+    return BusUnavailableError("scripted", "scripted")
 
 
 def test_batches_are_bounded_by_count(deliver: Callable[..., tuple[Delivery, ScriptedBus]]) -> None:
@@ -146,7 +114,7 @@ def test_only_what_failed_is_sent_again_and_first(
         by_key.setdefault(record.key, []).append(record.event.position)
     assert all(positions == sorted(positions) for positions in by_key.values())
     assert delivery.statistics.retried == len(again)
-    state = log.cursor_state("file")
+    state = log.cursor_state("scripted")
     assert (state.seen, state.delivered) == (1_000, 1_000)
 
 
@@ -169,17 +137,17 @@ def test_dead_letters_do_not_block_the_rest(
 ) -> None:
     def fail(_: int, records: Sequence[Record]) -> dict[int, Exception]:
         return {
-            index: RecordRejectedError("file", "never", destination="there")
+            index: RecordRejectedError("scripted", "never", destination="there")
             for index, record in enumerate(records)
             if record.event.position % 100 == 0
         }
 
     deliver(fail)
-    state = log.cursor_state("file")
+    state = log.cursor_state("scripted")
     assert (state.delivered, state.dead_lettered) == (990, 10)
-    letters = list(read(tmp_path / "dead" / "file.ndjson"))
+    letters = list(read(tmp_path / "dead" / "scripted.ndjson"))
     assert [letter.position for letter in letters] == list(range(0, 1_000, 100))
-    assert {letter.reason for letter in letters} == {"file there: never"}
+    assert {letter.reason for letter in letters} == {"scripted there: never"}
     assert [letter.event().event_id for letter in letters if letter.event()] == EXPECTED[::100]
 
 
@@ -192,8 +160,8 @@ def test_unhealthy_after_so_many_failures_then_recovered(
         return {} if allowed.is_set() else {index: unavailable() for index in range(len(records))}
 
     delivery, bus = deliver(fail, until=lambda delivery: not delivery.statistics.healthy)
-    assert log.cursor_state("file").seen == 0
-    assert delivery.statistics.last_error == "file: scripted"
+    assert log.cursor_state("scripted").seen == 0
+    assert delivery.statistics.last_error == "scripted: scripted"
     allowed.set()
     while not delivery.drained(log):
         time.sleep(0.005)
@@ -213,3 +181,98 @@ def test_memory_is_bounded_while_the_bus_is_away(
         until=lambda delivery: delivery.statistics.retried > 500,
     )
     assert delivery.held <= 4 * 50 + 50
+
+
+ROUTES = {"bookChange": "books"}
+
+
+def fail_books(records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+    """Refuse what goes to one of the two destinations."""
+    return {
+        place: BusUnavailableError("scripted", "away", destination="books")
+        for place, record in enumerate(records)
+        if record.destination == "books"
+    }
+
+
+def positions(bus: ScriptedBus, destination: str) -> list[int]:
+    return [r.event.position for r in bus.taken if r.destination == destination]
+
+
+def test_a_failing_destination_does_not_hold_the_others(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]], log: Log
+) -> None:
+    """More than a window of records passes it by, and it loses nothing of its own."""
+    allowed = threading.Event()
+
+    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        return {} if allowed.is_set() else fail_books(records)
+
+    delivery, bus = deliver(
+        fail,
+        limits=LIMITS._replace(records=20),
+        routes=ROUTES,
+        until=lambda delivery: delivery.statistics.delivered == 750,
+    )
+    assert positions(bus, "base") == [n for n in range(1_000) if n % 4 != 3]
+    assert positions(bus, "books") == []
+    assert log.cursor_state("scripted").seen == 0
+    allowed.set()
+    while not delivery.drained(log):
+        time.sleep(0.005)
+    assert positions(bus, "books") == list(range(3, 1_000, 4))
+    assert len(bus.taken) == 1_000
+    assert delivery.held == 0
+
+
+def test_trouble_of_the_bus_as_a_whole_parts_no_destinations(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]],
+) -> None:
+    def fail(batch: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        return {place: unavailable() for place in range(len(records))} if batch < 3 else {}
+
+    _, bus = deliver(fail, routes=ROUTES)
+    assert bus.batches[0] == bus.batches[1] == bus.batches[2] == bus.batches[3]
+    assert [record.event.event_id for record in bus.taken] == EXPECTED
+
+
+def test_what_waits_for_a_failing_destination_is_bounded(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tardis_machine.publish.delivery._ASIDE_RECORDS", 60)
+    delivery, bus = deliver(
+        lambda _, records: fail_books(records),
+        limits=LIMITS._replace(records=20),
+        routes=ROUTES,
+        until=lambda delivery: delivery.statistics.retried > 200,
+    )
+    assert delivery.held <= 60 + 50 + 4 * 20 + 50
+    assert len(bus.taken) < 750
+
+
+def test_a_hot_shard_is_normal_operation(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Part of every batch is refused once: it is said once, and no health comes and goes."""
+    caplog.set_level(logging.INFO, "tardis_machine.publish")
+    refused: set[str] = set()
+    health: list[bool] = []
+
+    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        found = {}
+        for place, record in enumerate(records):
+            if record.event.position % 10 == 7 and record.event.event_id not in refused:
+                refused.add(record.event.event_id)
+                found[place] = BusUnavailableError("scripted", "too fast", destination="base")
+        health.append(delivery_of[0].statistics.healthy if delivery_of else True)
+        return found
+
+    delivery_of: list[Delivery] = []
+    delivery, bus = deliver(fail, limits=LIMITS._replace(records=20))
+    delivery_of.append(delivery)
+    assert sorted(record.event.event_id for record in bus.taken) == sorted(EXPECTED)
+    said = [record.message for record in caplog.records]
+    assert said.count("retrying") == 1
+    assert "bus recovered" not in said
+    assert all(health)
+    assert len(refused) == 100

@@ -77,4 +77,5 @@ class Certificates:
     def _write(self, name: str, content: bytes) -> Path:
         path = self._folder / name
         path.write_bytes(content)
+        path.chmod(0o600)
         return path

@@ -24,6 +24,7 @@ from tardis_machine.config.section import (
     bytes_size,
     options,
     pairs,
+    readable_by_others,
     setting,
 )
 from tardis_machine.config.values import from_dict, redacted, to_dict
@@ -45,6 +46,7 @@ __all__ = [
     "load",
     "options",
     "pairs",
+    "readable_by_others",
     "redacted",
     "resolve",
     "setting",

@@ -20,6 +20,7 @@ from tardis_machine.config.section import (
     Section,
     masked,
     options,
+    readable_by_others,
 )
 from tardis_machine.config.values import (
     allowed_keys,
@@ -254,6 +255,10 @@ def _choose(
                 source=variable,
             )
         secret = _read_secret(option, environ[file_variable], file_variable)
+        if readable_by_others(Path(environ[file_variable])):
+            warnings.append(
+                f"{file_variable} {environ[file_variable]} can be read by others: chmod 600 it"
+            )
         return from_text(option, secret, file_variable), Origin("environment", file_variable)
     if environ.get(variable):
         text = environ[variable]

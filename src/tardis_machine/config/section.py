@@ -1,5 +1,6 @@
 """A section of settings, declared once as a dataclass; everything else is derived from it."""
 
+import inspect
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -113,9 +114,20 @@ class Section:
     def __init_subclass__(cls, *, section: str = "", title: str = "", note: str = "") -> None:
         """`section` prefixes flags and names the TOML table; `note` is a line under the title."""
         super().__init_subclass__()
+        # Set here, or each dataclass would bring its own, secrets and all.
+        cls.__repr__ = Section.__repr__  # type: ignore[method-assign]
         cls.section = section
         cls.title = title or section.replace("_", " ").capitalize() or "Settings"
         cls.note = note
+
+    def __repr__(self) -> str:
+        """Print a section as its dataclass would, but secrets as stars."""
+        shown = []
+        for option in options(type(self)):
+            value = getattr(self, option.name)
+            hidden = option.setting.secret and value is not None
+            shown.append(f"{option.name}={REDACTED if hidden else masked(value)!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def validate(self) -> None:
         """Raise ConfigError for what no single setting can tell."""
@@ -175,10 +187,12 @@ class Option(NamedTuple):
 
 
 def options(owner: type[Section]) -> tuple[Option, ...]:
-    """Derive the options of a section from its dataclass."""
+    """Derive the options of a section from its dataclass; what it inherits comes last."""
     hints = get_type_hints(owner)
     found = []
-    for entry in fields(owner):  # type: ignore[arg-type]  # every subclass is a dataclass
+    own = inspect.get_annotations(owner)
+    entries = fields(owner)  # type: ignore[arg-type]  # every subclass is a dataclass
+    for entry in sorted(entries, key=lambda entry: entry.name not in own):
         known = entry.metadata.get("setting")
         if known is None:
             raise TypeError(f"{owner.__name__}.{entry.name} is not declared with setting()")
@@ -210,6 +224,14 @@ def pairs(text: str) -> dict[str, str]:
             raise ValueError(f"expected each key once, {name!r} is there twice")
         found[name] = match[2].strip()
     return found
+
+
+def readable_by_others(path: Path) -> bool:
+    """Tell whether a file's mode lets other users read it."""
+    try:
+        return bool(path.stat().st_mode & 0o004)
+    except OSError:
+        return False
 
 
 def key_of(owner: type[Section], name: str) -> str:

@@ -2,8 +2,10 @@
 
 The feeder reads entries behind the cursor, encodes and routes them, as far ahead as the window
 allows. The sender gathers batches by count, bytes and time, and moves the cursor over an entry
-once each of its records is acknowledged or dead. What failed is sent again before anything new,
-in order, so that order per key holds; nothing else is sent twice.
+once each of its records is acknowledged or dead. What failed is sent again before anything new of
+its destination, in order, so that order per key holds; nothing else is sent twice. A destination
+that fails waits in a lane of its own, and holds the others only when more is set aside for it than
+may be kept in memory.
 """
 
 import logging
@@ -11,135 +13,37 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
 
-from tardis_machine.backoff import Backoff
 from tardis_machine.bronze import Context, Rejected
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import Cursor, CursorState, Entry, Gap, Log, Reader
+from tardis_machine.journal import Entry, Gap, Log
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Statistics
-from tardis_machine.publish.buses.base import BusUnavailableError, EventBus, Failure, SendResult
+from tardis_machine.publish.buses.base import EventBus
+from tardis_machine.publish.buses.errors import BusError, NotSentError
+from tardis_machine.publish.buses.fates import Failure
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters
 from tardis_machine.publish.encoding import Encoding
-from tardis_machine.publish.record import Record
+from tardis_machine.publish.lanes import Lane, Lanes
+from tardis_machine.publish.loads import Batch, Load, Sent, Track, fitting, weight_of
 
 _log = logging.getLogger(__name__)
 
 _WINDOW_BATCHES: Final = 4
 _WINDOW_BYTES: Final = 32 << 20
+_ASIDE_RECORDS: Final = 100_000
+_ASIDE_BYTES: Final = 64 << 20
+"""How much may wait for destinations that fail before the others have to wait too."""
+_TROUBLED_TIMEOUT_S: Final = 5.0
+"""How long an attempt at a destination that failed before may keep the others waiting."""
 _ENTRIES_PER_TURN: Final = 64
 _SHORTEST_IDLE_S: Final = 0.001
 _LONGEST_IDLE_S: Final = 0.02
 _WAKE_S: Final = 0.5
 _DRAIN_PAUSE_S: Final = 0.5
-
-
-class Load:
-    """An entry or a gap on its way, and what became of its messages so far."""
-
-    __slots__ = (
-        "context",
-        "dead",
-        "duplicates",
-        "fed_at",
-        "gap",
-        "ingest_us",
-        "messages",
-        "offset",
-        "open",
-        "records",
-        "segment",
-        "size",
-        "track",
-        "unencodable",
-    )
-
-    def __init__(self, track: "Track", found: Entry | Gap) -> None:
-        self.track = track
-        self.gap = isinstance(found, Gap)
-        self.segment = found.segment
-        self.offset = found.offset if isinstance(found, Gap) else found.end
-        self.messages = found.messages
-        self.ingest_us = 0
-        self.context = Context()
-        self.records: Sequence[Record] = ()
-        self.size = 0
-        self.open = 0
-        self.dead = 0
-        self.unencodable = 0
-        self.duplicates = 0
-        self.fed_at = 0.0
-
-    def fill(self, context: Context, records: Sequence[Record]) -> None:
-        self.context = context
-        self.ingest_us = context.ingest_us or 0
-        self.records = records
-        self.size = sum([len(record.value) for record in records])
-        self.open = len(records)
-
-    def book(self, state: CursorState) -> None:
-        """Enter all of it into the cursor's counts and move the cursor behind it."""
-        state.segment, state.offset = self.segment, self.offset
-        state.seen += self.messages
-        if self.gap:
-            # The one record it may have announces it, and is no message of the journal.
-            state.dropped += self.messages
-            return
-        state.filtered += self.messages - len(self.records) - self.unencodable
-        state.delivered += len(self.records) - self.dead
-        state.dead_lettered += self.dead + self.unencodable
-        state.duplicates += self.duplicates
-
-
-class Sent(NamedTuple):
-    """A record that has to be sent again, and the load it belongs to."""
-
-    load: Load
-    record: Record
-
-
-class Batch:
-    """Records of several loads, in order; `parts` says how many of which."""
-
-    __slots__ = ("parts", "records")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.parts: list[tuple[Load, int]] = []
-
-    def add(self, load: Load, records: Sequence[Record]) -> None:
-        self.records += records
-        self.parts.append((load, len(records)))
-
-    def loads_of(self, indexes: Iterable[int]) -> Iterator[tuple[Load, Record]]:
-        """Give the records at these places, ascending, with their loads."""
-        parts = iter(self.parts)
-        load, end = next(parts)
-        for index in indexes:
-            while index >= end:
-                load, count = next(parts)
-                end += count
-            yield load, self.records[index]
-
-
-class Track:
-    """A bus's way through one log."""
-
-    def __init__(self, log: Log, cursor: Cursor) -> None:
-        state = cursor.state
-        self.log = log
-        self.cursor = cursor
-        self.reader = Reader(log, state.segment, state.offset, state.seen)
-        self.loads: deque[Load] = deque()
-        self.exhausted = False
-
-    @property
-    def drained(self) -> bool:
-        """Tell whether the log is finished and all of it resolved."""
-        return self.exhausted and not self.loads
 
 
 class Delivery:
@@ -167,20 +71,22 @@ class Delivery:
         self._dead_letters = dead_letters
         self._passed = passed
         self._router = bus.router()
-        self._backoff = Backoff(config.retry_min_ms / 1000, config.retry_max_s)
-        self._failing_since: float | None = None
-        self._retries_said = Throttle()
+        self._lanes = Lanes(bus.name, config, self.statistics)
+        # With nothing to part it from, a destination's trouble is the bus's.
+        self._parted = len(bus.destinations()) > 1 or bus.config.routing().destination is not None
+        self._last = self._lanes.main
         self._deaths_said = Throttle()
         self._tracks: dict[str, Track] = {}
         self._changed = threading.Condition()
-        # Guarded by _changed: what is fed and not yet taken for a batch, and all that is held.
+        # Guarded by _changed, as the lanes are: what is fed and not yet taken for a batch, all
+        # that is held, and how much of that waits for destinations that fail.
         self._queue: deque[Load] = deque()
-        self._taken = 0
         self._unsent = 0
         self._unsent_bytes = 0
         self._held = 0
         self._held_bytes = 0
-        self._again: list[Sent] = []
+        self._aside = 0
+        self._aside_bytes = 0
         self._stopping = False
         self._failed = False
         self._draining = False
@@ -229,6 +135,7 @@ class Delivery:
         """Wait for no batch to fill from now on, and not long after a failure."""
         with self._changed:
             self._draining = True
+            self._lanes.hurry(_DRAIN_PAUSE_S)
             self._changed.notify_all()
 
     def stop(self, deadline: float) -> bool:
@@ -253,7 +160,7 @@ class Delivery:
             run()
         except BaseException as error:  # noqa: BLE001 - nothing may leave the bus seeming healthy
             _log.exception("delivery died", extra={"bus": self.name})
-            self._note_trouble(f"{type(error).__name__}: {error}", retriable=False)
+            self._note(f"{type(error).__name__}: {error}", retriable=False)
             with self._changed:
                 self._failed = self._stopping = True
                 self._changed.notify_all()
@@ -266,7 +173,7 @@ class Delivery:
             try:
                 fed = self._feed_all()
             except OSError as error:
-                self._note_trouble(f"the journal cannot be read: {error}", retriable=True)
+                self._note(f"the journal cannot be read: {error}")
                 fed, idle_s = False, _WAKE_S
             if fed:
                 idle_s = _SHORTEST_IDLE_S
@@ -345,8 +252,10 @@ class Delivery:
         """Wait until the window has room for another entry; False when stopping."""
         with self._changed:
             while not self._stopping and (
-                self._held >= self._limits.records * _WINDOW_BATCHES
-                or self._held_bytes >= _WINDOW_BYTES
+                self._held - self._aside >= self._limits.records * _WINDOW_BATCHES
+                or self._held_bytes - self._aside_bytes >= _WINDOW_BYTES
+                or self._aside >= _ASIDE_RECORDS
+                or self._aside_bytes >= _ASIDE_BYTES
             ):
                 self._changed.wait(_WAKE_S)
             return not self._stopping
@@ -357,9 +266,9 @@ class Delivery:
             load.track.loads.append(load)
             self._queue.append(load)
             self._unsent += load.open
-            self._unsent_bytes += load.size
+            self._unsent_bytes += load.weight
             self._held += load.open
-            self._held_bytes += load.size
+            self._held_bytes += load.weight
             self._changed.notify_all()
 
     # The sender.
@@ -376,91 +285,138 @@ class Delivery:
 
     def _connect(self) -> None:
         """Connect before the first record, so that a wrong address is said at once."""
+        main = self._lanes.main
         while not self._stopping:
             try:
-                self._bus.connect()
+                unusable = self._bus.connect()
             except TardisMachineError as error:
-                self._note_trouble(str(error), retriable=error.retriable)
-                if not self._pause():
-                    return
+                self._lanes.fail(main, str(error), retriable=error.retriable)
             except Exception as error:  # noqa: BLE001 - a bug in one bus must not stop it for good
                 _log.exception("bus failed unexpectedly", extra={"bus": self.name})
-                self._note_trouble(f"{type(error).__name__}: {error}", retriable=True)
-                if not self._pause():
-                    return
+                self._lanes.fail(main, f"{type(error).__name__}: {error}")
             else:
+                for trouble in unusable.values():
+                    self._note(str(trouble))
                 _log.info("bus connected", extra={"bus": self.name})
-                self._note_recovery()
+                self._lanes.succeed(main)
                 return
+            self._wait_until(main.due)
+
+    def _wait_until(self, due: float) -> None:
+        with self._changed:
+            if self._draining:
+                due = min(due, time.monotonic() + _DRAIN_PAUSE_S)
+            while not self._stopping and (left_s := due - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, _WAKE_S))
 
     def _gather(self) -> Batch | None:
         """Wait for a full batch, or for the time of one that is not; None when stopping.
 
         Empty if only messages that were filtered have come.
         """
-        limits = self._limits
+        lanes = self._lanes
         with self._changed:
             while not self._stopping:
-                if self._again:
-                    break
-                if self._unsent >= limits.records or self._unsent_bytes >= limits.bytes:
-                    break
-                wait_s = _WAKE_S
-                if self._queue:
-                    age_s = time.monotonic() - self._queue[0].fed_at
-                    if self._draining or age_s >= limits.delay_s or not self._unsent:
-                        break
-                    wait_s = min(wait_s, limits.delay_s - age_s)
-                self._changed.wait(wait_s)
-            if self._stopping:
-                return None
-            return self._take()
+                now = time.monotonic()
+                wait_s = lanes.main.due - now
+                if wait_s <= 0:
+                    wait_s = self._until_full(now)
+                    troubled = lanes.due(now)
+                    # By turns, so that trouble without end does not hold what is well.
+                    if troubled is not None and (wait_s > 0 or self._last is lanes.main):
+                        return self._take_aside(troubled)
+                    if wait_s <= 0:
+                        return self._take()
+                    wait_s = min(wait_s, (lanes.next_due() or now + wait_s) - now)
+                self._changed.wait(min(max(wait_s, _SHORTEST_IDLE_S), _WAKE_S))
+            return None
+
+    def _until_full(self, now: float) -> float:
+        """Give the time until the next batch of the main lane is to go; 0 for now."""
+        limits = self._limits
+        if self._lanes.main.waiting:
+            return 0.0
+        if self._unsent >= limits.records or self._unsent_bytes >= limits.bytes:
+            return 0.0
+        if not self._queue:
+            return _WAKE_S
+        if self._draining or not self._unsent:
+            return 0.0
+        return max(0.0, self._queue[0].fed_at + limits.delay_s - now)
+
+    def _take_aside(self, lane: Lane) -> Batch:
+        """Take what waits for a destination that failed."""
+        self._last = lane
+        before, weight = len(lane.waiting), lane.weight
+        batch = Batch(lane)
+        self._take_waiting(batch)
+        self._aside -= before - len(lane.waiting)
+        self._aside_bytes -= weight - lane.weight
+        return batch
 
     def _take(self) -> Batch:
         """Take a batch: what failed before, in order, then what is new."""
-        batch = Batch()
+        main = self._last = self._lanes.main
+        batch = Batch(main)
         records, room = self._limits.records, self._limits.bytes
-        taken = 0
-        for load, record in self._again[:records]:
-            room -= len(record.value)
-            if room < 0 and taken:
-                break
-            batch.add(load, (record,))
-            taken += 1
-        del self._again[:taken]
-        while not self._again and self._queue and len(batch.records) < records:
+        self._take_waiting(batch)
+        while not main.waiting and self._queue and len(batch.records) < records:
             load = self._queue[0]
-            whole = load.records if not self._taken else load.records[self._taken :]
-            size = load.size if not self._taken else sum([len(r.value) for r in whole])
-            fitting = len(whole)
-            if fitting > records - len(batch.records) or size > room:
-                fitting, size = _fitting(whole, records - len(batch.records), room)
-                if not fitting and not batch.records:
-                    fitting, size = 1, len(whole[0].value)  # larger than any batch: alone
-            if fitting:
-                batch.add(load, whole[:fitting])
-            self._unsent -= fitting
-            self._unsent_bytes -= size
-            room -= size
-            if fitting < len(whole):
-                self._taken += fitting
+            if self._lanes.aside:
+                self._set_aside(load)
+            whole, count, weight = load.records, len(load.records), load.weight
+            left = room - batch.weight
+            if count > records - len(batch.records) or weight > left:
+                count, weight = fitting(whole, records - len(batch.records), left)
+                if not count and not batch.records:
+                    count, weight = 1, whole[0].weight  # larger than any batch: alone
+            if count:
+                batch.add(load, whole[:count], weight)
+            self._unsent -= count
+            self._unsent_bytes -= weight
+            if count < len(whole):
+                load.leave(whole[count:])
                 break
+            load.leave(())
             self._queue.popleft()
-            self._taken = 0
         return batch
 
+    def _take_waiting(self, batch: Batch) -> None:
+        """Take what fits of the records that wait in the batch's lane."""
+        lane = batch.lane
+        while lane.waiting and len(batch.records) < self._limits.records:
+            load, record = lane.waiting[0]
+            if batch.records and batch.weight + record.weight > self._limits.bytes:
+                break
+            lane.take()
+            batch.add(load, (record,), record.weight)
+
+    def _set_aside(self, load: Load) -> None:
+        """Let those records of a load wait whose destination has a lane of its own."""
+        lanes = self._lanes.aside
+        staying = []
+        for record in load.records:
+            lane = lanes.get(record.destination)
+            if lane is None:
+                staying.append(record)
+            else:
+                lane.append(Sent(load, record))
+                self._aside += 1
+                self._aside_bytes += record.weight
+        if len(staying) < len(load.records):
+            self._unsent -= len(load.records) - len(staying)
+            self._unsent_bytes -= load.weight - weight_of(staying)
+            load.leave(staying)
+
     def _send(self, batch: Batch) -> None:
-        try:
-            result = self._bus.send(batch.records, self._config.send_timeout_s)
-        except Exception as error:  # noqa: BLE001 - a bug in one bus must not stop it for good
-            _log.exception("bus failed unexpectedly", extra={"bus": self.name})
-            reason = BusUnavailableError(self.name, f"{type(error).__name__}: {error}")
-            failures = [Failure(index, reason) for index in range(len(batch.records))]
-            result = SendResult(0, 0, failures)
+        timeout_s = self._config.send_timeout_s
+        if batch.lane.fruitless:
+            timeout_s = min(timeout_s, _TROUBLED_TIMEOUT_S)
+        result = self._bus.send(batch.records, timeout_s)
         statistics = self.statistics
         statistics.batches.observe(len(batch.records))
         now_us = time.time_ns() // 1000
-        failed = [index for index, _ in result.failures]
+        failed = [place for place, _ in result.failures]
         start = 0
         for load, count in batch.parts:
             delivered = count
@@ -471,36 +427,74 @@ class Delivery:
             statistics.latency.observe((now_us - load.ingest_us) / 1e6, delivered)
         if result.delivered:
             batch.parts[-1][0].duplicates += result.duplicates
-            self._note_recovery()
             if not statistics.delivered:
                 _log.info("first delivery", extra={"bus": self.name, "records": result.delivered})
             statistics.delivered += result.delivered
-        if failed:
-            self._settle_failures(batch, result.failures)
+        again = self._bury_rejected(batch, result.failures) if failed else []
+        with self._changed:
+            self._held -= len(batch.records) - len(again)
+            self._held_bytes -= batch.weight - weight_of([sent.record for sent, _ in again])
+            if again:
+                reached = set(range(len(batch.records))).difference(failed)
+                self._try_again(batch, again, {batch.records[p].destination for p in reached})
+            else:
+                self._lanes.succeed(batch.lane)
+            self._changed.notify_all()
 
-    def _settle_failures(self, batch: Batch, failures: Sequence[Failure]) -> None:
-        """Keep what may yet be delivered for the next batch, bury what never will be."""
-        failed = list(batch.loads_of([index for index, _ in failures]))
-        dead = [
-            (Sent(load, record), str(error))
-            for (load, record), (_, error) in zip(failed, failures, strict=True)
-            if not error.retriable
-        ]
-        buried = self._dead(dead)
-        again: list[Sent] = []
-        reason = ""
-        for (load, record), (_, error) in zip(failed, failures, strict=True):
+    def _bury_rejected(
+        self, batch: Batch, failures: Sequence[Failure]
+    ) -> list[tuple[Sent, BusError]]:
+        """Bury what will never be delivered; give what may yet be, in order."""
+        failed = list(
+            zip(batch.at([place for place, _ in failures]), [e for _, e in failures], strict=True)
+        )
+        buried = self._dead([(sent, str(error)) for sent, error in failed if not error.retriable])
+        again = []
+        for sent, error in failed:
             if not error.retriable and buried:
                 buried -= 1
-                continue
-            again.append(Sent(load, record))
-            reason = reason or str(error)
-        if again:
-            with self._changed:
-                self._again = again + self._again
-            self.statistics.retried += len(again)
-            self._note_trouble(reason, retriable=True, records=len(again))
-            self._pause()
+            else:
+                again.append((sent, error))
+        return again
+
+    def _try_again(
+        self, batch: Batch, again: Sequence[tuple[Sent, BusError]], reached: Collection[str]
+    ) -> None:
+        """Let what failed wait where it belongs: with its destination, or with the whole bus.
+
+        `reached` are the destinations that took some of the batch.
+        """
+        self.statistics.retried += len(again)
+        lanes, lane = self._lanes, batch.lane
+        records = [sent for sent, _ in again]
+        causes = [(s, e) for s, e in again if not isinstance(e, NotSentError)] or again
+        reasons = {sent.record.destination: str(error) for sent, error in reversed(causes)}
+        reason = str(causes[0][1])
+        whole = not self._parted or any(
+            error.destination is None or isinstance(error, NotSentError) for _, error in causes
+        )
+        if lane is not lanes.main:
+            lane.put_back(records)
+            self._count_aside(records)
+            if whole:
+                lanes.fail(lanes.main, reason)
+            lanes.fail(lane, reason, records=len(records), progress=bool(reached))
+        elif whole:
+            lane.put_back(records)
+            lanes.fail(lane, reason, records=len(records), progress=bool(reached))
+        else:
+            lane.put_back([sent for sent in records if sent.record.destination not in reasons])
+            for destination, why in reasons.items():
+                own = [sent for sent in records if sent.record.destination == destination]
+                opened = lanes.open(destination)
+                opened.put_back(own)
+                self._count_aside(opened.waiting)
+                lanes.fail(opened, why, records=len(own), progress=destination in reached)
+
+    def _count_aside(self, records: Iterable[Sent]) -> None:
+        weights = [sent.record.weight for sent in records]
+        self._aside += len(weights)
+        self._aside_bytes += sum(weights)
 
     def _dead(self, dead: Sequence[tuple[Sent, str]]) -> int:
         """Write dead letters; tells for how many that worked, the rest must be kept."""
@@ -527,70 +521,21 @@ class Delivery:
             loads, state = track.loads, track.cursor.state
             before, segment = state.seen, state.segment
             place = state.place
-            released = released_bytes = 0
             while loads and not loads[0].open:
-                load = loads[0]
-                load.book(state)
-                released += len(load.records)
-                released_bytes += load.size
-                loads.popleft()
+                loads.popleft().book(state)
             if state.seen == before and state.place == place:
                 continue
             try:
                 track.cursor.save()
             except OSError as error:  # the next step saves it; a crash before costs duplicates
-                self._note_trouble(f"the cursor cannot be written: {error}", retriable=True)
-            with self._changed:
-                self._held -= released
-                self._held_bytes -= released_bytes
-                self._changed.notify_all()
+                self._note(f"the cursor cannot be written: {error}")
             if state.segment != segment:
                 self._passed(track.log)
 
     # Trouble.
 
-    def _note_trouble(self, reason: str, *, retriable: bool, records: int = 0) -> None:
-        now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
-        statistics = self.statistics
-        statistics.last_error = reason
-        failing_s = now - self._failing_since
-        enough = self._backoff.failures + 1 >= self._config.retry_max
-        if statistics.healthy and (
-            enough or not retriable or failing_s >= self._config.retry_max_s
-        ):
-            statistics.healthy = False
-            _log.error("bus unhealthy", extra={"bus": self.name, "reason": reason})
-        held_back = self._retries_said.allow()
-        if held_back is not None:
-            extra = {"bus": self.name, "reason": reason, "records": records}
-            _log.warning("retrying", extra=extra | ({"more": held_back} if held_back else {}))
-
-    def _note_recovery(self) -> None:
-        statistics = self.statistics
-        if self._failing_since is not None:
-            failed_s = time.monotonic() - self._failing_since
-            _log.info("bus recovered", extra={"bus": self.name, "after_s": round(failed_s, 3)})
-        self._failing_since = None
-        self._backoff.reset()
-        self._retries_said = Throttle()
-        statistics.healthy = True
-        statistics.last_error = ""
-
-    def _pause(self) -> bool:
-        """Wait before the next attempt; False when stopping."""
-        pause_s = self._backoff.next_pause_s()
-        if not self.statistics.healthy:
-            pause_s = self._config.retry_max_s
-        until = time.monotonic() + pause_s
-        with self._changed:
-            while not self._stopping and (left_s := until - time.monotonic()) > 0:
-                if self._draining:
-                    left_s = min(left_s, _DRAIN_PAUSE_S)
-                    until = min(until, time.monotonic() + left_s)
-                self._changed.wait(min(left_s, _WAKE_S))
-            return not self._stopping
+    def _note(self, reason: str, *, retriable: bool = True) -> None:
+        self._lanes.note(self._lanes.main, reason, retriable=retriable)
 
     def _say_dead(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
@@ -602,14 +547,4 @@ class Delivery:
                 )
 
     def _say_dead_letter_trouble(self, error: OSError) -> None:
-        self._note_trouble(f"dead letters cannot be written: {error}", retriable=True)
-
-
-def _fitting(records: Sequence[Record], count: int, size: int) -> tuple[int, int]:
-    """Tell how many of the first records fit, and their bytes."""
-    total = 0
-    for number, record in enumerate(records[:count]):
-        if total + len(record.value) > size:
-            return number, total
-        total += len(record.value)
-    return min(count, len(records)), total
+        self._note(f"dead letters cannot be written: {error}")

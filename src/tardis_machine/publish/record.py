@@ -1,4 +1,4 @@
-"""What a bus sends: one event with its destination, key and headers."""
+"""What a bus sends: an event, and what all records of its series share."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,15 +8,39 @@ if TYPE_CHECKING:
 Headers = tuple[tuple[str, str], ...]
 
 
-class Record(NamedTuple):
-    """An event on its way to one bus.
+class Target(NamedTuple):
+    """Where the events of one series go, and how; made once for all of them.
 
     `key` is what order is promised for: no record is delivered before an earlier one of the same
-    destination and key.
+    destination and key. `weight` is what the service counts of a record besides its value.
     """
 
-    event: "Event"
     destination: str
     key: str
     headers: Headers
-    value: bytes
+    weight: int = 0
+
+
+class Record(NamedTuple):
+    """An event on its way to one bus; `weight` is all that the service counts of it."""
+
+    event: "Event"
+    target: Target
+    weight: int
+
+    @property
+    def value(self) -> bytes:
+        return self.event.value
+
+    @property
+    def destination(self) -> str:
+        return self.target.destination
+
+    @property
+    def key(self) -> str:
+        return self.target.key
+
+    @property
+    def headers(self) -> Headers:
+        """Give the headers in their order: the event's own comes first."""
+        return (("event-id", self.event.event_id), *self.target.headers)

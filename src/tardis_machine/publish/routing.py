@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tardis_machine.config import ConfigError
 from tardis_machine.messages import PAYLOAD_CASES
-from tardis_machine.publish.record import Headers, Record
+from tardis_machine.publish.record import Headers, Record, Target
 
 if TYPE_CHECKING:
     from tardis_machine.bronze import Context, Event
@@ -107,7 +107,7 @@ class Routing:
 
     The destination is the payload case's route, else the template's, else the base. Without a key
     template the destination is the key. `clean` is what a value must suffer to fit into a
-    destination.
+    destination, `fit_key` what a whole key must.
     """
 
     base: str
@@ -116,8 +116,10 @@ class Routing:
     destination: Template | None = None
     key: Template | None = None
     headers: Headers = ()
+    header_templates: Sequence[tuple[str, Template]] = ()
     meta_headers_prefix: str | None = None
     clean: Callable[[str], str] = str
+    fit_key: Callable[[str], str] = str
 
     @property
     def destinations(self) -> tuple[str, ...]:
@@ -132,29 +134,30 @@ class Routing:
         return tuple(case for case in self.routes if case not in self.include)
 
 
-class _Target:
-    """What records of one kind share: everything but the event itself."""
-
-    __slots__ = ("destination", "headers", "key")
-
-    def __init__(self, destination: str, key: str, headers: Headers) -> None:
-        self.destination = destination
-        self.key = key
-        self.headers = headers
-
-
 class Router:
-    """Turns events into records. Assign `context` whenever it changes, before routing."""
+    """Turns events into records. Assign `context` whenever it changes, before routing.
 
-    def __init__(self, routing: Routing) -> None:
+    `overhead` is what a service counts of every record to a target besides its value; `weigh` is
+    what it counts of one event on its way there.
+    """
+
+    def __init__(
+        self,
+        routing: Routing,
+        overhead: Callable[[Target], int],
+        weigh: Callable[["Event", Target], int],
+    ) -> None:
         # Here, since settings are checked in processes that never see an envelope.
         from tardis_machine.bronze.context import REQUEST_META  # noqa: PLC0415
 
         self._request_meta = REQUEST_META
         self._routing = routing
-        self._targets: dict[tuple[str, str, str, str], _Target | None] = {}
+        self._overhead = overhead
+        self._weigh = weigh
+        self._targets: dict[tuple[str, str, str, str], Target | None] = {}
         self._values: dict[str, str] = {}
         templates = [t for t in (routing.destination, routing.key) if t is not None]
+        templates += [template for _, template in routing.header_templates]
         names = [name for template in templates for name in template.placeholders]
         self._used = frozenset(name for name in names if name not in _OF_EVENT)
 
@@ -177,7 +180,7 @@ class Router:
 
     def route(self, events: Iterable["Event"]) -> list[Record]:
         """Give the records of those events that the allow-list lets through, in order."""
-        targets = self._targets
+        targets, weigh = self._targets, self._weigh
         records: list[Record] = []
         for event in events:
             kind = (event.exchange, event.symbol, event.payload_case, event.data_type)
@@ -186,8 +189,7 @@ class Router:
             except KeyError:
                 target = self._resolve(event, kind)
             if target is not None:
-                headers = (("event-id", event.event_id), *target.headers)
-                records.append(Record(event, target.destination, target.key, headers, event.value))
+                records.append(Record(event, target, weigh(event, target)))
         return records
 
     def _depend(self, values: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -196,7 +198,7 @@ class Router:
             return sorted(values.items())
         return [(name, values.get(name, "")) for name in self._used]
 
-    def _resolve(self, event: "Event", kind: tuple[str, str, str, str]) -> _Target | None:
+    def _resolve(self, event: "Event", kind: tuple[str, str, str, str]) -> Target | None:
         if len(self._targets) >= _CACHED_ROUTES:
             self._targets.clear()
         target = None
@@ -204,7 +206,9 @@ class Router:
             destination = self._destination(event)
             template = self._routing.key
             key = destination if template is None else template.render(self._lookup(event))
-            target = _Target(destination, key, self._headers(event))
+            key = self._routing.fit_key(key)
+            plain = Target(destination, key, self._headers(event))
+            target = plain._replace(weight=self._overhead(plain))
         self._targets[kind] = target
         return target
 
@@ -227,10 +231,13 @@ class Router:
                 for name, value in self._values.items()
                 if name.startswith(_META)
             ]
+        value = self._lookup(event)
+        rendered = [(name, t.render(value)) for name, t in self._routing.header_templates]
         return (
             ("payload-case", event.payload_case),
             ("content-type", CONTENT_TYPE),
             *self._routing.headers,
+            *rendered,
             *meta,
         )
 

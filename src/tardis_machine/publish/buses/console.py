@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tardis_machine.config import setting
-from tardis_machine.publish.buses.base import (
-    BusConfig,
-    BusUnavailableError,
-    EventBus,
-    Failure,
-    Limits,
-    SendResult,
-)
+from tardis_machine.publish.buses.base import BusConfig, EventBus, Limits
+from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.record import Record
 from tardis_machine.publish.routing import DEFAULT_KEY, Routing, Template, payload_cases
 
@@ -26,9 +20,6 @@ class ConsoleConfig(BusConfig, section="console", title="Console"):
 
     output: str | None = setting(
         None, choices=("stdout", "stderr"), help="print one line per event, for debugging"
-    )
-    include_payloads: tuple[str, ...] = setting(
-        (), help="payload cases to print; all if empty", metavar="CASE,…"
     )
 
     def routing(self) -> Routing:
@@ -51,27 +42,31 @@ class ConsoleEventBus(EventBus[ConsoleConfig]):
 
     name = "console"
     config_type = ConsoleConfig
+    noun = "stream"
 
-    def connect(self) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return True
+
+    def _open(self, timeout_s: float) -> None:
         """Nothing to reach."""
 
-    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+    def _close(self) -> None:
+        """Leave the streams open: they are the process's."""
+
+    def _address(self) -> str:
+        return "printed lines"
+
+    def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         """Print the batch."""
+        places = fates.open()
         try:
             stream = self._stream()
-            stream.write("".join(map(_line, records)))
+            stream.write("".join([_line(records[place]) for place in places]))
             stream.flush()
         except (OSError, ValueError) as error:
-            reason = BusUnavailableError(self.name, str(error), destination=self.config.output)
-            return SendResult(0, 0, [Failure(i, reason) for i in range(len(records))])
-        return SendResult(len(records), 0, [])
-
-    def check(self) -> str:
-        """Say where lines go."""
-        return f"prints to {self.config.output}"
-
-    def close(self) -> None:
-        """Leave the streams open: they are the process's."""
+            raise self._unavailable(str(error)) from error
+        fates.deliver(places)
 
     def _stream(self) -> TextIO:
         return sys.stderr if self.config.output == "stderr" else sys.stdout

@@ -10,22 +10,11 @@ from pathlib import Path
 import msgspec
 
 from tardis_machine.config import ConfigError, setting
-from tardis_machine.publish.buses.base import (
-    BusConfig,
-    BusUnavailableError,
-    EventBus,
-    Failure,
-    Limits,
-    SendResult,
-)
+from tardis_machine.publish.buses.base import BusConfig, EventBus, Limits
+from tardis_machine.publish.buses.errors import BusUnavailableError
+from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.record import Record
-from tardis_machine.publish.routing import (
-    DEFAULT_KEY,
-    Routing,
-    Template,
-    payload_cases,
-    static_headers,
-)
+from tardis_machine.publish.routing import DEFAULT_KEY, Routing, static_headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +24,6 @@ class FileConfig(BusConfig, section="file", title="File"):
     needs = ("path",)
 
     path: Path | None = setting(None, help="append every record to this file as a line of JSON")
-    include_payloads: tuple[str, ...] = setting(
-        (), help="payload cases to write; all if empty", metavar="CASE,…"
-    )
     key_template: str = setting(DEFAULT_KEY, help="each record's key")
     static_headers: dict[str, str] = setting(
         {}, help="headers that every record carries", metavar="KEY:VALUE,…"
@@ -45,11 +31,9 @@ class FileConfig(BusConfig, section="file", title="File"):
 
     def routing(self) -> Routing:
         """Everything goes to the one file."""
-        return Routing(
-            base=str(self.path),
-            routes={},
-            include=payload_cases(self.include_payloads, self.flag("include_payloads")),
-            key=Template(self.key_template, self.flag("key_template")),
+        return self.rules(
+            "path",
+            key="key_template",
             headers=static_headers(self.static_headers, self.flag("static_headers")),
         )
 
@@ -70,64 +54,65 @@ class FileEventBus(EventBus[FileConfig]):
 
     name = "file"
     config_type = FileConfig
+    noun = "file"
 
     def __init__(self, config: FileConfig) -> None:
         super().__init__(config)
         self._file: FileIO | None = None
         self._end = 0
 
-    def connect(self) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return self._file is not None
+
+    def _open(self, timeout_s: float) -> None:
+        """Look whether the file, or its folder, can be written to."""
+        nearest = next(p for p in (self._path, *self._path.absolute().parents) if p.exists())
+        fit = nearest == self._path or nearest.is_dir()
+        if not fit or not os.access(nearest, os.W_OK):
+            raise self._unavailable("cannot be written", str(self._path))
+
+    def _prepare(self, destinations: Sequence[str]) -> None:
         """Open the file for appending."""
-        self.close()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
             self._end = _whole_lines(self._file)
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self._refused(error) from error
 
-    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+    def _close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _address(self) -> str:
+        return "JSON lines"
+
+    def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         """Append the batch with one write; what was written of a failed one is cut off again."""
-        data = msgspec.json.Encoder().encode_lines(map(_fields, records))
+        places = fates.open()
+        data = msgspec.json.Encoder().encode_lines([_fields(records[place]) for place in places])
+        assert self._file is not None
         try:
-            if self._file is None:
-                self.connect()
-            assert self._file is not None
             self._file.seek(self._end)
             self._file.truncate()
             rest = memoryview(data)
             while rest:
                 rest = rest[self._file.write(rest) :]
-            self._end += len(data)
-        except BusUnavailableError as error:
-            return SendResult(0, 0, [Failure(i, error) for i in range(len(records))])
         except OSError as error:
-            reason = self._unavailable(error)
-            return SendResult(0, 0, [Failure(i, reason) for i in range(len(records))])
-        return SendResult(len(records), 0, [])
-
-    def check(self) -> str:
-        """Tell whether the file, or its folder, can be written to."""
-        nearest = next(p for p in (self._path, *self._path.absolute().parents) if p.exists())
-        fit = nearest == self._path or nearest.is_dir()
-        if not fit or not os.access(nearest, os.W_OK):
-            raise BusUnavailableError(self.name, "cannot be written", destination=str(self._path))
-        return f"appends to {self._path}"
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+            raise self._refused(error) from error
+        self._end += len(data)
+        fates.deliver(places)
 
     @property
     def _path(self) -> Path:
         assert self.config.path is not None
         return self.config.path
 
-    def _unavailable(self, error: OSError) -> BusUnavailableError:
-        reason = error.strerror or str(error)
-        return BusUnavailableError(self.name, reason, destination=str(self._path))
+    def _refused(self, error: OSError) -> BusUnavailableError:
+        return self._unavailable(error.strerror or str(error), str(self._path))
 
 
 def _fields(record: Record) -> dict[str, object]:

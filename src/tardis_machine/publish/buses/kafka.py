@@ -9,7 +9,7 @@ each partition, and sending it again in order keeps the order.
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,38 +17,25 @@ from typing import Any, Final
 
 from tardis_machine.config import ConfigError, setting
 from tardis_machine.extras import require
-from tardis_machine.publish.buses.base import (
-    BusConfig,
-    BusError,
-    BusUnavailableError,
-    EventBus,
-    Failure,
-    Limits,
-    NotSentError,
-    RecordRejectedError,
-    SendResult,
-)
-from tardis_machine.publish.record import Record
-from tardis_machine.publish.routing import (
-    DEFAULT_KEY,
-    Routing,
-    Template,
-    payload_cases,
-    routes,
-    static_headers,
-)
+from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
+from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, NotSentError
+from tardis_machine.publish.buses.fates import Fates
+from tardis_machine.publish.record import Record, Target
+from tardis_machine.publish.routing import DEFAULT_KEY, Routing, static_headers
 
 _EXTRA: Final = "kafka"
 _CONNECT_TIMEOUT_S: Final = 10.0
 _PURGE_TIMEOUT_S: Final = 5.0
 _STOPPED_TIMEOUT_S: Final = 1.0
 _QUEUE_FULL_WAIT_S: Final = 0.05
-_BATCH_BYTES: Final = 8 << 20
 _DEFAULT_MESSAGE_BYTES: Final = 1_000_000
 _MAX_MESSAGE_BYTES: Final = 1_000_000_000
 _BATCH_OVERHEAD: Final = 61 + 32
 """Bytes of a record batch of one, beside key, value and headers; never too few."""
 _HEADER_OVERHEAD: Final = 10
+_EVENT_ID: Final = len("event-id") + 32 + _HEADER_OVERHEAD
+_FRAME: Final = 16
+"""Bytes of the registry's frame; never too few."""
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 _UNACCEPTABLE: Final = frozenset(
@@ -77,19 +64,18 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
+class KafkaConfig(BrokerConfig, section="kafka", title="Kafka"):
     """Brokers, topics, and everything in between."""
 
     needs = ("brokers", "topic")
     client = ("confluent_kafka", _EXTRA)
+    files = ("ssl_ca", "ssl_cert", "ssl_key")
+    secret_files = ("ssl_key",)
 
     brokers: tuple[str, ...] = setting((), help="brokers to start from", metavar="HOST:PORT,…")
     topic: str | None = setting(None, help="topic of every event that has no route of its own")
     topic_routing: dict[str, str] = setting(
         {}, help="topics by payload case", metavar="CASE:TOPIC,…"
-    )
-    include_payloads: tuple[str, ...] = setting(
-        (), help="payload cases to publish; all if empty", metavar="CASE,…"
     )
     key_template: str = setting(DEFAULT_KEY, help="record key; order is kept per key")
     static_headers: dict[str, str] = setting(
@@ -119,12 +105,6 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
     compression: str = setting(
         "lz4", choices=("none", "gzip", "snappy", "lz4", "zstd"), help="codec of record batches"
     )
-    max_batch_size: int = setting(
-        5_000, minimum=1, maximum=100_000, help="records handed over at once"
-    )
-    max_batch_delay_ms: int = setting(
-        20, minimum=0, maximum=60_000, help="longest wait for a batch to fill"
-    )
     create: bool = setting(False, help="create missing topics, with the cluster's defaults")
     config: dict[str, str] = setting(
         {}, help="any further property of librdkafka", metavar="NAME=VALUE,…"
@@ -138,23 +118,19 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
         False, help="register the schema if it is not there"
     )
 
+    @property
+    def may_create(self) -> bool:
+        return self.create
+
     def routing(self) -> Routing:
         """Topics by route or the one topic, keys by template."""
-        assert self.topic is not None
-        _check_topic(self.topic, self.flag("topic"))
-        return Routing(
-            base=self.topic,
-            routes=routes(self.topic_routing, self.flag("topic_routing"), _check_topic),
-            include=payload_cases(self.include_payloads, self.flag("include_payloads")),
-            key=Template(self.key_template, self.flag("key_template")),
+        return self.rules(
+            "topic",
+            check=_check_topic,
+            key="key_template",
             headers=static_headers(self.static_headers, self.flag("static_headers")),
             meta_headers_prefix=self.meta_headers_prefix,
         )
-
-    @property
-    def limits(self) -> Limits:
-        """Batches as configured; what they weigh is bounded too."""
-        return Limits(self.max_batch_size, _BATCH_BYTES, self.max_batch_delay_ms / 1000)
 
     @property
     def exactly_in_order(self) -> bool:
@@ -163,6 +139,10 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
 
     def validate(self) -> None:
         """Refuse what librdkafka or the brokers would refuse, with the flag's name."""
+        for name in self.files:
+            if getattr(self, name) is not None and not self.ssl:
+                path = str(getattr(self, name))
+                raise ConfigError(self.flag(name), path, f"expected {self.flag('ssl')} too")
         super().validate()
         for broker in self.brokers:
             if not _BROKER.fullmatch(broker):
@@ -195,6 +175,9 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
                 f"{self.flag('sasl_mechanism')} PLAIN without {self.flag('ssl')} sends the "
                 "password in clear"
             )
+        url = self.schema_registry_url or ""
+        if self.schema_registry_auth_username is not None and url.startswith("http://"):
+            found.append(f"{self.flag('schema_registry_url')} {url} sends the password in clear")
         return found
 
     def client_properties(self) -> dict[str, Any]:
@@ -232,14 +215,6 @@ class KafkaConfig(BusConfig, section="kafka", title="Kafka"):
         } | self.client_properties()
 
     def _validate_security(self) -> None:
-        for name in ("ssl_ca", "ssl_cert", "ssl_key"):
-            path = getattr(self, name)
-            if path is None:
-                continue
-            if not self.ssl:
-                raise ConfigError(self.flag(name), str(path), f"expected {self.flag('ssl')} too")
-            if not path.is_file():
-                raise ConfigError(self.flag(name), str(path), "expected a file that is there")
         self.both_or_neither("ssl_cert", "ssl_key")
         self.both_or_neither("sasl_username", "sasl_password")
         self.both_or_neither("schema_registry_auth_username", "schema_registry_auth_password")
@@ -278,11 +253,13 @@ class KafkaEventBus(EventBus[KafkaConfig]):
 
     name = "kafka"
     config_type = KafkaConfig
+    noun = "topic"
 
     def __init__(self, config: KafkaConfig) -> None:
         super().__init__(config)
         self._producer: Any = None
-        self._topics = config.routing().destinations
+        self._admin: Any = None
+        self._connect_timeout_s = 0.0
         self._frames: Mapping[str, bytes] = {}
         self._sizes: Mapping[str, int] = {}
         self._trouble: str | None = None
@@ -290,49 +267,52 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         self._refused: dict[int, Any] = {}
         self._reports: list[Callable[[Any, object], None]] = []
 
-    def connect(self) -> None:
-        """Find the topics and their limits, and start a producer fit for them."""
-        self._connect(_CONNECT_TIMEOUT_S)
+    @property
+    def order(self) -> Order:
+        return Order.PER_KEY if self.config.exactly_in_order else Order.NONE
 
-    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
-        """Produce all, wait for all; halve what a broker refused until the culprit is alone."""
-        failures: dict[int, BusError] = {}
-        self._deliver(records, range(len(records)), time.monotonic() + timeout_s, failures)
-        return SendResult(
-            delivered=len(records) - len(failures),
-            duplicates=0,
-            failures=[Failure(index, failures[index]) for index in sorted(failures)],
+    def overhead(self, target: Target) -> int:
+        """Bound what a batch of one record weighs besides its value, before compression."""
+        headers = sum(
+            len(name.encode()) + len(text.encode()) + _HEADER_OVERHEAD
+            for name, text in target.headers
         )
+        frame = 0 if self.config.schema_registry_url is None else _FRAME
+        return _BATCH_OVERHEAD + len(target.key.encode()) + _EVENT_ID + headers + frame
 
-    def check(self) -> str:
-        """Look at the cluster, the topics and the registry."""
+    @property
+    def _is_open(self) -> bool:
+        return self._producer is not None
+
+    def _open(self, timeout_s: float) -> None:
+        """Make an admin client; it connects when it is first asked something."""
+        admin = require("confluent_kafka.admin", extra=_EXTRA)
         self._trouble = None
-        missing = self._find_topics(
-            self._admin(), _CONNECT_TIMEOUT_S, create=False, complain=not self.config.create
-        )
-        said = f"{','.join(self.config.brokers)}, topics {', '.join(self._topics)}"
-        if missing:
-            said += f" (will be created: {', '.join(missing)})"
-        if self.config.schema_registry_url is not None:
-            self._reach_registry()
-            said += ", schema registry"
-        return said
+        self._connect_timeout_s = timeout_s
+        properties = self.config.client_properties() | {"error_cb": self._on_error}
+        self._admin = admin.AdminClient(properties)
 
-    def close(self) -> None:
+    def _address(self) -> str:
+        return ",".join(self.config.brokers)
+
+    def _remarks(self, missing: Collection[str]) -> Sequence[str]:
+        if self.config.schema_registry_url is None:
+            return ()
+        self._reach_registry([each for each in self.destinations() if each not in missing])
+        return ("schema registry",)
+
+    def _close(self) -> None:
         """Forget the producer; `send` has accounted for all that was in it."""
+        self._admin = None
         if self._producer is not None:
             self._producer.purge()
             self._wait(time.monotonic() + _PURGE_TIMEOUT_S)
             self._producer = None
 
-    def _connect(self, timeout_s: float) -> None:
-        self.close()
-        kafka = require("confluent_kafka", extra=_EXTRA)
-        self._trouble = None
-        admin = self._admin()
-        self._find_topics(admin, timeout_s, create=self.config.create)
-        self._sizes = self._topic_sizes(admin, timeout_s)
-        self._frames = self._schema_frames()
+    def _prepare(self, destinations: Sequence[str]) -> None:
+        """Ask for the topics' limits, and start a producer fit for them."""
+        self._sizes = self._topic_sizes(destinations)
+        self._frames = self._schema_frames(destinations)
         properties = {
             # A batch with several records must fit into the most modest topic: a broker refuses
             # a batch as a whole, and then nobody knows which record was the culprit.
@@ -340,77 +320,69 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             "message.max.bytes": max(self._sizes.values()),
             "error_cb": self._on_error,
         }
-        self._producer = kafka.Producer(
+        self._producer = self._client.Producer(
             properties | self.config.producer_properties(), logger=_LibraryLog()
         )
+        self._admin = None
 
-    def _deliver(
-        self,
-        records: Sequence[Record],
-        indices: Sequence[int],
-        deadline: float,
-        failures: dict[int, BusError],
+    def _heaviest(self, destination: str) -> int:
+        return self._sizes.get(destination, _MAX_MESSAGE_BYTES)
+
+    def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
+        """Produce all, wait for all; halve what a broker refused until the culprit is alone."""
+        self._deliver_part(records, fates.open(), fates, deadline)
+
+    def _deliver_part(
+        self, records: Sequence[Record], places: Sequence[int], fates: Fates, deadline: float
     ) -> None:
-        try:
-            if self._producer is None:
-                self._connect(min(_CONNECT_TIMEOUT_S, max(1.0, deadline - time.monotonic())))
-        except BusError as error:
-            failures.update(dict.fromkeys(indices, error))
-            return
-        refused = self._produce(records, indices, deadline, failures)
+        if self._producer is None:
+            self._be_ready(records, deadline - time.monotonic())
+        refused = self._produce(records, places, fates, deadline)
+        fates.deliver([place for place in places if fates.is_open(place) and place not in refused])
         if not refused:
             return
         # After any failure the producer may have stopped for good: the next one is a new one.
-        self.close()
-        culprits = [index for index, error in refused.items() if error.name() in _UNACCEPTABLE]
+        self._close()
+        culprits = [place for place, error in refused.items() if error.name() in _UNACCEPTABLE]
         if culprits and len(refused) == 1:
-            [index] = culprits
-            failures[index] = self._rejected(records[index], refused[index].str())
+            [place] = culprits
+            fates.fail([place], self._rejected(records[place], refused[place].str()))
         elif culprits:
             left = sorted(refused)
             half = len(left) // 2
             for part in (left[:half], left[half:]):
-                if any(error.retriable for error in failures.values()):
-                    failures.update(self._held_back(records, part))
+                if fates.to_be_retried:
+                    self._hold_back(records, part, fates)
                 else:
-                    self._deliver(records, part, deadline, failures)
+                    self._deliver_part(records, part, fates, deadline)
         else:
-            for index, reason in refused.items():
-                failures[index] = self._unavailable(reason, records[index].destination)
+            for place, reason in refused.items():
+                fates.fail([place], self._not_delivered(reason, records[place].destination))
 
     def _produce(
-        self,
-        records: Sequence[Record],
-        indices: Sequence[int],
-        deadline: float,
-        failures: dict[int, BusError],
+        self, records: Sequence[Record], places: Sequence[int], fates: Fates, deadline: float
     ) -> dict[int, Any]:
         """Give librdkafka's error for each record that it did not deliver.
 
-        What is too large for its topic never gets that far: it goes to `failures` at once.
+        What it never got, or refused at once, has its fate already.
         """
         refused, reports = self._refused, self._reports
         refused.clear()
-        reports += [partial(_note, refused, index) for index in range(len(reports), len(records))]
-        for place, index in enumerate(indices):
-            record = records[index]
+        reports += [partial(_note, refused, place) for place in range(len(reports), len(records))]
+        for number, place in enumerate(places):
+            record = records[place]
             value = record.value
             if self._frames:
                 value = self._frames[record.destination] + value
-            limit = self._sizes[record.destination]
-            if len(value) > limit >> 1 and _size(record, value) > limit:
-                size = f"{_size(record, value)} bytes, and the topic takes {limit} at most"
-                failures[index] = self._rejected(record, size)
-                continue
             try:
-                if not self._enqueue(record, value, reports[index], deadline):
-                    failures.update(self._held_back(records, indices[place:]))
+                if not self._enqueue(record, value, reports[place], deadline):
+                    self._hold_back(records, places[number:], fates)
                     break
             except self._client.KafkaException as error:
                 if error.args[0].name() in _UNACCEPTABLE:
-                    failures[index] = self._rejected(record, error.args[0].str())
+                    fates.fail([place], self._rejected(record, error.args[0].str()))
                     continue
-                refused.update(dict.fromkeys(indices[place:], error.args[0]))
+                refused.update(dict.fromkeys(places[number:], error.args[0]))
                 break
         if self._wait(deadline):
             return dict(refused)
@@ -419,7 +391,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             # Nobody knows what became of these: twice is allowed, lost is not.
             unknown = self._client.KafkaError(self._client.KafkaError._TIMED_OUT)  # noqa: SLF001
             self._refused, self._reports = {}, []
-            return {index: unknown for index in indices if index not in failures}
+            return {place: unknown for place in places if fates.is_open(place)}
         return dict(refused)
 
     def _wait(self, deadline: float) -> bool:
@@ -457,57 +429,42 @@ class KafkaEventBus(EventBus[KafkaConfig]):
     def _client(self) -> Any:
         return require("confluent_kafka", extra=_EXTRA)
 
-    def _admin(self) -> Any:
-        admin = require("confluent_kafka.admin", extra=_EXTRA)
-        return admin.AdminClient(self.config.client_properties() | {"error_cb": self._on_error})
-
-    def _find_topics(
-        self, admin: Any, timeout_s: float, *, create: bool, complain: bool = True
-    ) -> list[str]:
-        """Give the topics that are missing, after creating them or complaining as told."""
-        collection = self._client.TopicCollection(list(self._topics))
-        described = admin.describe_topics(collection, request_timeout=timeout_s)
-        missing = []
+    def _missing(self, destinations: Sequence[str]) -> Mapping[str, BusError | None]:
+        collection = self._client.TopicCollection(list(destinations))
+        described = self._admin.describe_topics(collection, request_timeout=self._connect_timeout_s)
+        missing: dict[str, BusError | None] = {}
         for topic, future in described.items():
             try:
                 future.result()
             except self._client.KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    admin.poll(0)  # hands over what it heard from the brokers
-                    raise self._unavailable(error.args[0], topic) from None
-                missing.append(topic)
-        if missing and create:
-            self._create_topics(admin, missing, timeout_s)
-        elif missing and complain:
-            raise BusUnavailableError(
-                self.name,
-                f"topic does not exist: create it, or set {self.config.flag('create')}",
-                destination=", ".join(missing),
-            )
+                reason = error.args[0]
+                if reason.name() == "UNKNOWN_TOPIC_OR_PART":
+                    missing[topic] = None
+                elif reason.name() == "TOPIC_AUTHORIZATION_FAILED":
+                    missing[topic] = self._not_delivered(reason, topic)
+                else:
+                    self._admin.poll(0)  # hands over what it heard from the brokers
+                    raise self._not_delivered(reason, None) from None
         return missing
 
-    def _create_topics(self, admin: Any, topics: Sequence[str], timeout_s: float) -> None:
-        new_topic = require("confluent_kafka.admin", extra=_EXTRA).NewTopic
-        created = admin.create_topics(
-            [new_topic(topic, num_partitions=-1, replication_factor=-1) for topic in topics],
-            request_timeout=timeout_s,
+    def _create(self, destination: str) -> None:
+        topic = require("confluent_kafka.admin", extra=_EXTRA).NewTopic(
+            destination, num_partitions=-1, replication_factor=-1
         )
-        for topic, future in created.items():
-            try:
-                future.result()
-            except self._client.KafkaException as error:
-                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise self._unavailable(error.args[0], topic) from None
-            else:
-                log.info("topic created", extra={"bus": self.name, "topic": topic})
+        [future] = self._admin.create_topics(
+            [topic], request_timeout=self._connect_timeout_s
+        ).values()
+        try:
+            future.result()
+        except self._client.KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise self._not_delivered(error.args[0], destination) from None
 
-    def _topic_sizes(self, admin: Any, timeout_s: float) -> dict[str, int]:
+    def _topic_sizes(self, topics: Sequence[str]) -> dict[str, int]:
         """Ask how large a message each topic takes; who may not ask gets the client's default."""
         library = require("confluent_kafka.admin", extra=_EXTRA)
-        resources = [
-            library.ConfigResource(library.ResourceType.TOPIC, topic) for topic in self._topics
-        ]
-        asked = admin.describe_configs(resources, request_timeout=timeout_s)
+        resources = [library.ConfigResource(library.ResourceType.TOPIC, topic) for topic in topics]
+        asked = self._admin.describe_configs(resources, request_timeout=self._connect_timeout_s)
         own = int(self.config.config.get("message.max.bytes", _MAX_MESSAGE_BYTES))
         sizes = {}
         for resource, future in asked.items():
@@ -520,7 +477,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             sizes[resource.name] = min(size, own)
         return sizes
 
-    def _schema_frames(self) -> dict[str, bytes]:
+    def _schema_frames(self, topics: Sequence[str]) -> dict[str, bytes]:
         """Let Confluent's serializer frame an empty message per topic: nothing but the frame."""
         if self.config.schema_registry_url is None:
             return {}
@@ -538,7 +495,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             },
         )
         frames = {}
-        for topic in self._topics:
+        for topic in topics:
             context = contexts.SerializationContext(topic, contexts.MessageField.VALUE)
             try:
                 frames[topic] = serializer(NormalizedEvent(), context)
@@ -546,9 +503,9 @@ class KafkaEventBus(EventBus[KafkaConfig]):
                 raise self._registry_unavailable(error) from error
         return frames
 
-    def _reach_registry(self) -> None:
+    def _reach_registry(self, topics: Sequence[str]) -> None:
         if not self.config.schema_registry_auto_register:
-            self._schema_frames()
+            self._schema_frames(topics)
             return
         try:
             self._registry.get_subjects()
@@ -570,40 +527,28 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         return registry.SchemaRegistryClient.new_client(settings)
 
     def _registry_unavailable(self, error: Exception) -> BusUnavailableError:
-        return BusUnavailableError(self.name, f"schema registry: {error}")
+        return self._unavailable(f"schema registry: {error}")
 
     def _on_error(self, error: Any) -> None:
         self._trouble = error.str()
 
-    def _unavailable(self, error: Any, destination: str) -> BusUnavailableError:
+    def _not_delivered(self, error: Any, destination: str | None) -> BusUnavailableError:
         purged = error.name() in {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
         reason = "not acknowledged in time" if purged else error.str()
         if self._trouble is not None and self._trouble != reason:
             reason = f"{reason}: {self._trouble}"
-        return BusUnavailableError(self.name, reason, destination=destination)
+        return self._unavailable(reason, destination)
 
-    def _rejected(self, record: Record, reason: str) -> RecordRejectedError:
-        return RecordRejectedError(self.name, reason, destination=record.destination)
-
-    def _held_back(
-        self, records: Sequence[Record], indices: Sequence[int]
-    ) -> dict[int, NotSentError]:
+    def _hold_back(self, records: Sequence[Record], places: Sequence[int], fates: Fates) -> None:
         reason = self._trouble or "held back behind a record that was not delivered"
-        return {
-            index: NotSentError(self.name, reason, destination=records[index].destination)
-            for index in indices
-        }
+        for place in places:
+            destination = records[place].destination
+            fates.fail([place], NotSentError(self.name, reason, destination=destination))
 
 
 def _note(refused: dict[int, Any], index: int, error: Any, _message: object) -> None:
     if error is not None:
         refused[index] = error
-
-
-def _size(record: Record, value: bytes) -> int:
-    """Bound what a batch of this record alone weighs, before compression."""
-    headers = sum(len(name) + len(text) + _HEADER_OVERHEAD for name, text in record.headers)
-    return _BATCH_OVERHEAD + len(record.key.encode()) + len(value) + headers
 
 
 def _check_topic(topic: str, flag: str) -> None:

@@ -7,39 +7,25 @@ and sending it again in order keeps the order. What the stream had stored alread
 """
 
 import asyncio
-import logging
 import re
 import ssl
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from tardis_machine.config import ConfigError, setting
 from tardis_machine.extras import require
-from tardis_machine.publish.buses.base import (
-    BusConfig,
-    BusError,
-    BusUnavailableError,
-    EventBus,
-    Failure,
-    Limits,
-    NotSentError,
-    RecordRejectedError,
-    SendResult,
-)
-from tardis_machine.publish.record import Record
-from tardis_machine.publish.routing import (
-    Routing,
-    Template,
-    payload_cases,
-    routes,
-    static_headers,
-)
+from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
+from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, NotSentError
+from tardis_machine.publish.buses.fates import Fates
+from tardis_machine.publish.buses.loop import LoopOwner
+from tardis_machine.publish.record import Record, Target
+from tardis_machine.publish.routing import Routing, static_headers
 
 _EXTRA: Final = "nats"
 _WINDOW: Final = 2_000
@@ -53,7 +39,8 @@ _LOOK_S: Final = 0.2
 """How often to look whether the connection is still there while nothing comes from it."""
 _IDLE_S: Final = 30.0
 """How long a connection is trusted without asking: nobody answers its pings between batches."""
-_BATCH_BYTES: Final = 8 << 20
+_LATE: Final = "not acknowledged in time"
+_EVENT_ID_BYTES: Final = 32
 _HEADER_LINES: Final = len("NATS/1.0\r\n\r\n")
 _HEADER_LINE: Final = len(": \r\n")
 _MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -65,17 +52,15 @@ _SERVER: Final = re.compile(
     r"((nats|tls|ws|wss)://)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?/?"
 )
 
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
-class NatsConfig(BusConfig, section="nats", title="NATS"):
+class NatsConfig(BrokerConfig, section="nats", title="NATS"):
     """Servers, subjects, and how sure delivery is to be."""
 
     needs = ("servers", "subject")
     client = ("nats", _EXTRA)
+    files = ("creds", "tls_ca", "tls_cert", "tls_key")
+    secret_files = ("creds", "tls_key")
 
     servers: tuple[str, ...] = setting((), help="servers", metavar="nats://HOST:PORT,…")
     user: str | None = setting(None, help="user")
@@ -91,9 +76,6 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
     subject_routing: dict[str, str] = setting(
         {}, help="subjects by payload case", metavar="CASE:SUBJECT,…"
     )
-    include_payloads: tuple[str, ...] = setting(
-        (), help="payload cases to publish; all if empty", metavar="CASE,…"
-    )
     subject_template: str | None = setting(
         None, help="subject of events without a route; order is kept per subject"
     )
@@ -107,27 +89,22 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
     )
     stream: str | None = setting(None, help="stream that must take the subjects")
     create: bool = setting(False, help="create the stream if it is not there")
-    max_batch_size: int = setting(
-        5_000, minimum=1, maximum=100_000, help="messages handed over at once"
-    )
-    max_batch_delay_ms: int = setting(
-        20, minimum=0, maximum=60_000, help="longest wait for a batch to fill"
-    )
+
+    @property
+    def may_create(self) -> bool:
+        return self.create
+
+    @property
+    def encrypted(self) -> bool:
+        """Tell whether every connection must be encrypted before anything secret is said."""
+        return self.tls_ca is not None or self.tls_cert is not None
 
     def routing(self) -> Routing:
         """Subjects by route, template or the one subject; the subject is the key."""
-        assert self.subject is not None
-        _check_subject(self.subject, self.flag("subject"))
-        template = None
-        if self.subject_template is not None:
-            flag = self.flag("subject_template")
-            template = Template(self.subject_template, flag)
-            _check_subject(template.render(lambda _: "x"), flag, shown=self.subject_template)
-        return Routing(
-            base=self.subject,
-            routes=routes(self.subject_routing, self.flag("subject_routing"), _check_subject),
-            include=payload_cases(self.include_payloads, self.flag("include_payloads")),
-            destination=template,
+        return self.rules(
+            "subject",
+            check=_check_subject,
+            template="subject_template",
             headers=static_headers(self.static_headers, self.flag("static_headers")),
             clean=_clean,
         )
@@ -156,11 +133,6 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
             options["tls"] = context
         return {name: value for name, value in options.items() if value is not None}
 
-    @property
-    def limits(self) -> Limits:
-        """Batches as configured; what they weigh is bounded too."""
-        return Limits(self.max_batch_size, _BATCH_BYTES, self.max_batch_delay_ms / 1000)
-
     def validate(self) -> None:
         """Refuse credentials that are half there or contradict each other."""
         super().validate()
@@ -171,10 +143,8 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
                     re.sub(r"//.*@", "//***@", server),
                     "expected nats://host:port,…, a password in a flag of its own",
                 )
-        for name in ("creds", "tls_ca", "tls_cert", "tls_key"):
-            path = getattr(self, name)
-            if path is not None and not path.is_file():
-                raise ConfigError(self.flag(name), str(path), "expected a file that is there")
+            if self.encrypted and server.startswith("ws://"):
+                raise ConfigError(self.flag("servers"), server, "expected wss://, to be encrypted")
         self.both_or_neither("user", "pass_")
         self.both_or_neither("tls_cert", "tls_key")
         ways = [name for name in ("user", "token", "creds") if getattr(self, name) is not None]
@@ -189,82 +159,129 @@ class NatsConfig(BusConfig, section="nats", title="NATS"):
             )
 
     def warnings(self) -> list[str]:
-        """Say that core NATS promises nothing."""
+        """Say that core NATS promises nothing, and what others can read."""
         found = super().warnings()
         if self.enabled and self.mode == "core":
             found.append(
                 f"{self.flag('mode')} core has no acknowledgements: events that no subscriber "
                 "takes at that moment are lost, and delivered means handed to the server"
             )
+        secret = "pass_" if self.pass_ is not None else "token"
+        plain = [server for server in self.servers if not self.demands_tls(server)]
+        if plain and getattr(self, secret) is not None:
+            found.append(
+                f"{self.flag(secret)} goes to {plain[0]} in clear: use tls://, or "
+                f"{self.flag('tls_ca')}"
+            )
         return found
+
+    def demands_tls(self, server: str) -> bool:
+        """Tell whether nothing may be said to a server before the connection is encrypted."""
+        return self.encrypted or server.startswith(("tls://", "wss://"))
 
 
 class NatsEventBus(EventBus[NatsConfig]):
-    """Publishes with headers; the connection lives in an event loop that runs while it is used."""
+    """Publishes with headers, through a client in a loop of its own."""
 
     name = "nats"
     config_type = NatsConfig
+    noun = "subject"
 
     def __init__(self, config: NatsConfig) -> None:
         super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = LoopOwner()
         self._client: Any = None
         self._inbox = ""
         self._window = _Window()
         self._used_at = 0.0
         self._next_server = 0
+        self._streams: list[str] = []
         self._trouble: str | None = None
         # After a stream has refused something, one message per subject at a time: what is refused
         # then cannot be overtaken by what was sent behind it.
         self._careful = False
 
-    def connect(self) -> None:
-        """Connect to a server and find the stream of each subject."""
-        self._run(self._connect())
+    @property
+    def order(self) -> Order:
+        return Order.PER_KEY if self.config.mode == "jetstream" else Order.NONE
 
-    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
-        """Publish with up to 2,000 acknowledgements outstanding, and wait for them all."""
-        return self._run(self._send(records, time.monotonic() + timeout_s))
+    def destinations(self) -> tuple[str, ...]:
+        return self.config.subjects()
 
-    def check(self) -> str:
-        """Connect, look for the streams, leave again."""
-        try:
-            return self._run(self._check())
-        finally:
-            self.close()
+    def overhead(self, target: Target) -> int:
+        """Count the headers as the server does: it hangs up on what is too large."""
+        event_id = 2 * (_EVENT_ID_BYTES + _HEADER_LINE) + len("event-id") + len(_MESSAGE_ID)
+        return (
+            _HEADER_LINES
+            + event_id
+            + sum(len(name) + len(value.encode()) + _HEADER_LINE for name, value in target.headers)
+        )
 
-    def close(self) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return self._client is not None and self._loop.run(self._still_there())
+
+    def _open(self, timeout_s: float) -> None:
+        self._loop.run(self._reach(timeout_s))
+
+    def _close(self) -> None:
         """Leave the server."""
-        if self._loop is not None:
-            self._run(self._disconnect())
+        if self._loop.used:
+            self._loop.run(self._disconnect())
             self._loop.close()
-            self._loop = None
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(work)
+    def _address(self) -> str:
+        return ",".join(self.config.servers)
 
-    async def _connect(self) -> None:
-        await self._open()
+    def _remarks(self, missing: Collection[str]) -> Sequence[str]:
+        if self.config.mode == "core":
+            return ("core",)
+        if missing:
+            return (f"stream {self.config.stream}",)
+        return (f"streams {', '.join(dict.fromkeys(self._streams))}",)
+
+    def _missing(self, destinations: Sequence[str]) -> Mapping[str, BusError | None]:
+        if self.config.mode == "core":
+            return {}
+        return self._loop.run(self._without_stream(destinations))
+
+    def _lacking(self, destination: str) -> BusUnavailableError:
+        flags = f"{self.config.flag('stream')} and {self.config.flag('create')}"
+        reason = f"no stream takes this subject: create one, or set {flags}"
+        return self._unavailable(reason, destination)
+
+    def _create(self, destination: str) -> None:
+        self._loop.run(self._create_stream(destination))
+
+    def _prepare(self, destinations: Sequence[str]) -> None:
         if self.config.mode == "jetstream":
-            if self.config.create:
-                await self._create_stream()
-            await self._find_streams()
-            self._inbox = self._client.new_inbox()
-            await self._client.subscribe(f"{self._inbox}.*", cb=self._window.on_reply)
+            self._loop.run(self._subscribe())
 
-    async def _open(self) -> None:
+    def _heaviest(self, destination: str) -> int:
+        limit: int = self._client.max_payload
+        return limit
+
+    def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
+        """Publish with up to 2,000 acknowledgements outstanding, and wait for them all."""
+        self._loop.run(self._publish_all(records, fates, deadline))
+
+    async def _subscribe(self) -> None:
+        self._inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._window.on_reply)
+
+    async def _reach(self, timeout_s: float) -> None:
         """Try each server once, beginning with the one that answered last."""
-        await self._disconnect()
         nats = require("nats", extra=_EXTRA)
         errors: tuple[type[Exception], ...] = (nats.errors.Error, OSError, asyncio.TimeoutError)
         self._trouble = None
+        self._window = _Window()
         for _ in self.config.servers:
             server = self.config.servers[self._next_server % len(self.config.servers)]
-            client = nats.NATS()
+            # What speaks wss is encrypted before anything is said.
+            encrypted = self.config.demands_tls(server) and not server.startswith("wss://")
+            client = _client(encrypted=encrypted)
             try:
-                await client.connect(server, **self._options())
+                await client.connect(server, **self._options(timeout_s))
             except errors as error:
                 self._trouble = self._trouble or str(error) or type(error).__name__
                 self._next_server += 1
@@ -280,13 +297,13 @@ class NatsEventBus(EventBus[NatsConfig]):
         if client is not None:
             await _drop(client)
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, timeout_s: float) -> dict[str, Any]:
         return {
             "name": "tardis-machine",
             "allow_reconnect": False,
             "max_reconnect_attempts": 1,
             "reconnect_time_wait": 0,
-            "connect_timeout": _CONNECT_TIMEOUT_S,
+            "connect_timeout": min(timeout_s, _CONNECT_TIMEOUT_S),
             "error_cb": self._on_error,
             "closed_cb": self._on_closed,
             **self.config.login(),
@@ -298,195 +315,158 @@ class NatsEventBus(EventBus[NatsConfig]):
     async def _on_closed(self) -> None:
         self._window.wake()
 
-    async def _check(self) -> str:
-        await self._open()
-        said = f"{','.join(self.config.servers)}, subjects {', '.join(self.config.subjects())}"
-        if self.config.mode == "core":
-            return f"{said}, core"
-        if self.config.create and not await self._stream_exists():
-            return f"{said}, stream {self.config.stream} (will be created)"
-        return f"{said}, streams {', '.join(await self._find_streams())}"
-
-    async def _find_streams(self) -> list[str]:
-        """Give the streams that take the subjects, or complain about the first without one."""
+    async def _without_stream(self, subjects: Sequence[str]) -> dict[str, BusError | None]:
+        """Name the subjects that no stream takes, or a wrong one."""
         js, errors = self._jetstream()
-        found = []
-        for subject in self.config.subjects():
+        missing: dict[str, BusError | None] = {}
+        self._streams = []
+        for subject in subjects:
             try:
                 stream = await js.find_stream_name_by_subject(subject)
             except errors.NotFoundError:
-                hint = f"create one, or set {self.config.flag('stream')} and "
-                reason = f"no stream takes this subject: {hint}{self.config.flag('create')}"
-                raise self._unavailable(reason, subject) from None
+                missing[subject] = None
+                continue
             except errors.Error as error:
-                raise self._unavailable(f"JetStream: {error}", subject) from None
+                raise self._unavailable(f"JetStream: {error}") from None
+            self._streams.append(stream)
             if self.config.stream not in {None, stream}:
                 reason = f"taken by stream {stream}, not by {self.config.stream}"
-                raise self._unavailable(reason, subject)
-            found.append(stream)
-        return list(dict.fromkeys(found))
+                missing[subject] = self._unavailable(reason, subject)
+        return missing
 
-    async def _stream_exists(self) -> bool:
+    async def _create_stream(self, subject: str) -> None:
+        """Create the stream for all our subjects; one that is there already is left as it is."""
         js, errors = self._jetstream()
+        stream = self.config.stream
         try:
-            await js.stream_info(self.config.stream)
-        except errors.NotFoundError:
-            return False
+            try:
+                taken = (await js.stream_info(stream)).config.subjects or ()
+            except errors.NotFoundError:
+                taken = self.destinations()
+                await js.add_stream(name=stream, subjects=list(taken))
         except errors.Error as error:
-            raise self._unavailable(f"JetStream: {error}") from None
-        return True
-
-    async def _create_stream(self) -> None:
-        if await self._stream_exists():
-            return
-        js, errors = self._jetstream()
-        try:
-            await js.add_stream(name=self.config.stream, subjects=list(self.config.subjects()))
-        except errors.Error as error:
-            raise self._unavailable(f"stream {self.config.stream}: {error}") from None
-        log.info("stream created", extra={"bus": self.name, "stream": self.config.stream})
+            raise self._unavailable(f"stream {stream}: {error}", subject) from None
+        if subject not in taken:
+            raise self._unavailable(f"stream {stream} is there, and does not take it", subject)
 
     def _jetstream(self) -> tuple[Any, Any]:
         errors = require("nats.js.errors", extra=_EXTRA)
         return self._client.jetstream(timeout=_CONNECT_TIMEOUT_S), errors
 
-    async def _send(self, records: Sequence[Record], deadline: float) -> SendResult:
-        failures: dict[int, BusError] = {}
-        duplicates = 0
-        try:
-            await self._ready()
-        except BusError as error:
-            failures = dict.fromkeys(range(len(records)), error)
-        else:
-            if self.config.mode == "jetstream":
-                await self._publish_acknowledged(records, deadline, failures)
-                duplicates = self._window.duplicates
-            else:
-                await self._publish_core(records, deadline, failures)
-            self._used_at = time.monotonic()
-        return SendResult(
-            delivered=len(records) - len(failures),
-            duplicates=duplicates,
-            failures=[Failure(index, failures[index]) for index in sorted(failures)],
-        )
-
-    async def _ready(self) -> None:
-        """Connect if need be; a connection that was idle is asked whether it still lives."""
-        if self._client is not None and time.monotonic() - self._used_at > _IDLE_S:
+    async def _still_there(self) -> bool:
+        """Ask a connection that was idle whether it still lives."""
+        if time.monotonic() - self._used_at > _IDLE_S:
             errors = require("nats.errors", extra=_EXTRA)
             await asyncio.sleep(_SETTLE_S)
             try:
                 await self._client.flush(_CONNECT_TIMEOUT_S)
             except (errors.Error, OSError):
-                await self._disconnect()
-        if self._client is None or not self._client.is_connected:
-            await self._connect()
+                return False
+        return bool(self._client.is_connected)
+
+    async def _publish_all(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
+        if self.config.mode == "jetstream":
+            await self._publish_acknowledged(records, fates, deadline)
+        else:
+            await self._publish_core(records, fates, deadline)
+        self._used_at = time.monotonic()
 
     async def _publish_acknowledged(
-        self, records: Sequence[Record], deadline: float, failures: dict[int, BusError]
+        self, records: Sequence[Record], fates: Fates, deadline: float
     ) -> None:
         window = self._window
         window.begin()
-        sent = await self._publish(records, deadline, failures, window, f"{self._inbox}.")
+        sent = await self._publish(records, fates.open(), deadline, window)
         while window.waiting and self._client.is_connected:
             if not await window.changed(deadline):
                 break
         refused = False
-        for index, (code, reason) in window.refused.items():
-            destination = records[index].destination
+        for place, (code, reason) in window.refused.items():
             if code in _UNACCEPTABLE:
-                failures[index] = RecordRejectedError(self.name, reason, destination=destination)
+                fates.fail([place], self._rejected(records[place], reason))
             else:
                 refused = True
-                failures[index] = self._unavailable(reason, destination)
-        for index in window.waiting:
-            reason = self._trouble or "not acknowledged in time"
-            failures[index] = self._unavailable(reason, records[index].destination)
-        self._hold_back(records, range(sent, len(records)), failures)
+                fates.fail([place], self._unavailable(reason, records[place].destination))
         if window.waiting:
+            fates.fail(window.waiting, self._unavailable(self._trouble or _LATE))
             # Late acknowledgements must not be taken for those of the next attempt.
             await self._disconnect()
+        fates.deliver(
+            [place for place in sent if fates.is_open(place)], duplicates=window.duplicates
+        )
+        self._hold_back(records, fates)
         self._careful = refused
 
     async def _publish(
-        self,
-        records: Sequence[Record],
-        deadline: float,
-        failures: dict[int, BusError],
-        window: "_Window",
-        reply: str,
-    ) -> int:
-        """Publish until something fails; give the number of records looked at."""
+        self, records: Sequence[Record], places: Sequence[int], deadline: float, window: "_Window"
+    ) -> list[int]:
+        """Publish until something fails; give the places of what went out."""
         errors = require("nats.errors", extra=_EXTRA)
         publish = self._client.publish
-        for index, record in enumerate(records):
-            excess = self._too_large(record)
-            if excess is not None:
-                failures[index] = excess
-                continue
-            while self._client.is_connected and window.full(record.destination, self._careful):
+        reply = f"{self._inbox}."
+        sent: list[int] = []
+        for number, place in enumerate(places):
+            record = records[place]
+            destination = record.destination
+            while self._client.is_connected and window.full(destination, self._careful):
                 if not await window.changed(deadline):
-                    return index
+                    return sent
             if window.stopped:
-                return index
+                return sent
             headers = dict(record.headers)
             headers[_MESSAGE_ID] = record.event.event_id
-            window.add(index, record.destination)
+            window.add(place, destination)
+            sent.append(place)
             try:
-                await publish(record.destination, record.value, f"{reply}{index}", headers)
+                await publish(destination, record.value, f"{reply}{place}", headers)
             except (errors.Error, OSError) as error:
                 self._trouble = str(error) or type(error).__name__
-                return index + 1
-            if index % _PUBLISHES_PER_TURN == 0:
+                return sent
+            if number % _PUBLISHES_PER_TURN == 0:
                 await asyncio.sleep(0)
                 if time.monotonic() > deadline:
-                    return index + 1
-        return len(records)
+                    return sent
+        return sent
 
-    async def _publish_core(
-        self, records: Sequence[Record], deadline: float, failures: dict[int, BusError]
-    ) -> None:
+    async def _publish_core(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         errors = require("nats.errors", extra=_EXTRA)
+        places = fates.open()
         try:
-            for index, record in enumerate(records):
-                excess = self._too_large(record)
-                if excess is not None:
-                    failures[index] = excess
-                    continue
+            for place in places:
+                record = records[place]
                 headers = dict(record.headers)
                 headers[_MESSAGE_ID] = record.event.event_id
                 await self._client.publish(record.destination, record.value, headers=headers)
             await self._client.flush(max(0.1, deadline - time.monotonic()))
         except (errors.Error, OSError) as error:
             reason = self._trouble or str(error) or type(error).__name__
-            for index, record in enumerate(records):
-                failures.setdefault(index, self._unavailable(reason, record.destination))
             await self._disconnect()
+            raise self._unavailable(reason) from None
+        fates.deliver(places)
 
-    def _too_large(self, record: Record) -> RecordRejectedError | None:
-        """Measure headers and value as the server does: it hangs up on what is too large."""
-        limit: int = self._client.max_payload
-        if len(record.value) < limit >> 1:
-            return None
-        headers = _HEADER_LINES + _HEADER_LINE + len(_MESSAGE_ID) + len(record.event.event_id)
-        for name, value in record.headers:
-            headers += len(name) + len(value.encode()) + _HEADER_LINE
-        size = len(record.value) + headers
-        if size <= limit:
-            return None
-        reason = f"{size} bytes, and the server takes {limit} at most"
-        return RecordRejectedError(self.name, reason, destination=record.destination)
+    def _hold_back(self, records: Sequence[Record], fates: Fates) -> None:
+        reason = self._trouble or "held back behind a message that was not stored"
+        for place in fates.open():
+            destination = records[place].destination
+            fates.fail([place], NotSentError(self.name, reason, destination=destination))
 
-    def _hold_back(
-        self, records: Sequence[Record], indices: Iterable[int], failures: dict[int, BusError]
-    ) -> None:
-        for index in indices:
-            reason = self._trouble or "held back behind a message that was not stored"
-            destination = records[index].destination
-            failures[index] = NotSentError(self.name, reason, destination=destination)
 
-    def _unavailable(self, reason: str, destination: str | None = None) -> BusUnavailableError:
-        return BusUnavailableError(self.name, reason, destination=destination)
+def _client(*, encrypted: bool) -> Any:
+    """Make a client; `encrypted` is one that says nothing to a server without TLS."""
+    nats = require("nats", extra=_EXTRA)
+    if not encrypted:
+        return nats.NATS()
+
+    class EncryptedClient(nats.NATS):  # type: ignore[misc, name-defined]  # an untyped library
+        async def _process_info(self, info: dict[str, Any], *given: Any, **named: Any) -> None:
+            # Between the server's first word and our credentials. The client itself encrypts only
+            # if the server insists, so that anybody in between could talk it out of it.
+            info["tls_required"] = info.get("tls_required") or info.get("tls_available")
+            if not info["tls_required"]:
+                raise nats.errors.SecureConnWantedError
+            await super()._process_info(info, *given, **named)
+
+    return EncryptedClient()
 
 
 async def _drop(client: Any) -> None:
@@ -588,8 +568,8 @@ def _clean(value: str) -> str:
     return _NOT_IN_VALUE.sub("_", value)
 
 
-def _check_subject(subject: str, flag: str, shown: str | None = None) -> None:
+def _check_subject(subject: str, flag: str) -> None:
     if not _SUBJECT.fullmatch(subject):
         raise ConfigError(
-            flag, shown or subject, "expected words joined by dots, without * > and white space"
+            flag, subject, "expected words joined by dots, without * > and white space"
         )
