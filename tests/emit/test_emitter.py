@@ -340,14 +340,25 @@ def test_malformed_rows_are_an_error_of_the_message(rows: bytes, layout: emit.Ro
     assert emitter.take().count == 0
 
 
-TABLE = emit.Keyed("symbol", "id", "side", "price", "size", "timestamp", bid="Buy")
+TABLE = emit.Keyed(
+    rows="data",
+    action="action",
+    snapshot="partial",
+    removal="delete",
+    selection="filter",
+    symbol="symbol",
+    id="id",
+    side="side",
+    price="price",
+    amount="size",
+    timestamp="timestamp",
+    bid="Buy",
+)
 
 
-def _change(emitter: Emitter, rows: list[dict[str, object]], **more: bool) -> list[str]:
+def _change(emitter: Emitter, rows: list[dict[str, object]], action: str = "update") -> list[str]:
     """Send a table's rows; gives the sides and the time of each message."""
-    emitter.book_table(
-        more.get("snapshot", False), more.get("removes", False), msgspec.json.encode(rows), TABLE
-    )
+    emitter.book_table(msgspec.json.encode({"action": action, "data": rows}), TABLE)
     lines = emitter.take().data.decode().splitlines()
     return [line[line.index('"symbol"') + 9 : line.index(',"localTimestamp"')] for line in lines]
 
@@ -356,12 +367,12 @@ def test_a_table_remembers_the_price_of_an_id() -> None:
     emitter = _emitter("book_change")
     row = {"symbol": "S", "id": 7, "side": "Buy", "size": 3}
     assert _change(emitter, [row]) == []
-    (full,) = _change(emitter, [{**row, "price": 1.5}], snapshot=True)
+    (full,) = _change(emitter, [{**row, "price": 1.5}], "partial")
     assert '"isSnapshot":true,"bids":[{"price":1.5,"amount":3}],"asks":[]' in full
     assert full.endswith(f'"timestamp":"{LOCAL}"')
     (update,) = _change(emitter, [{**row, "size": 4}])
     assert '"isSnapshot":false,"bids":[{"price":1.5,"amount":4}]' in update
-    (removed,) = _change(emitter, [{"symbol": "S", "id": 7, "side": "Buy"}], removes=True)
+    (removed,) = _change(emitter, [{"symbol": "S", "id": 7, "side": "Buy"}], "delete")
     assert '"bids":[{"price":1.5,"amount":0}]' in removed
     assert _change(emitter, [row]) == []
     _change(emitter, [{**row, "price": 1.5}])
@@ -376,12 +387,12 @@ def test_a_table_s_snapshot_may_have_several_symbols_or_no_rows() -> None:
         {"symbol": "A", "id": 2, "side": "Sell", "size": 1, "price": 2},
         {"symbol": "B", "id": 3, "side": "Sell", "size": 1, "price": 3},
     ]
-    first, second = _change(emitter, rows, snapshot=True)
+    first, second = _change(emitter, rows, "partial")
     assert first.startswith('"B"')
     assert '"asks":[{"price":3,"amount":1}]' in first
     assert second.startswith('"A"')
-    assert _change(emitter, [], snapshot=True) == []
-    emitter.book_table(True, False, b"[]", TABLE, "S")
+    assert _change(emitter, [], "partial") == []
+    emitter.book_table(b'{"data":[],"action":"partial","filter":{"symbol":"S"}}', TABLE)
     assert '"symbol":"S","exchange":"bitmex","isSnapshot":true,"bids":[],"asks":[]' in _one(emitter)
 
 
@@ -408,9 +419,8 @@ def test_a_table_s_change_has_the_latest_time_of_its_rows() -> None:
 def test_a_table_s_error_teaches_it_nothing(rows: bytes) -> None:
     emitter = _emitter("book_change", "quote")
     with pytest.raises(ValueError, match=r"."):
-        emitter.book_table(False, False, rows, TABLE)
-    emitter.book_table(False, False, b'[{"symbol":"S","id":1,"side":"Buy","size":1}]', TABLE)
-    assert emitter.take().count == 0
+        emitter.book_table(b'{"data":%b}' % rows, TABLE)
+    assert _change(emitter, [{"symbol": "S", "id": 1, "side": "Buy", "size": 1}]) == []
 
 
 def test_no_symbol_of_a_table_s_snapshot_is_sent_when_one_is_malformed() -> None:
@@ -418,7 +428,7 @@ def test_no_symbol_of_a_table_s_snapshot_is_sent_when_one_is_malformed() -> None
     good = {"symbol": "A", "id": 1, "side": "Buy", "size": 1, "price": 1}
     for bad in ({"price": "x"}, {"price": "1e200"}, {"timestamp": "now"}):
         with pytest.raises(ValueError, match=r"."):
-            _change(emitter, [good, {**good, "symbol": "B", **bad}], snapshot=True)
+            _change(emitter, [good, {**good, "symbol": "B", **bad}], "partial")
         assert emitter.take().count == 0
     _change(emitter, [good])
     assert emitter.ignored_changes == 1

@@ -4,7 +4,7 @@ A layout holds nothing but names and positions, so that any implementation of th
 by it. Levels are raw JSON, which is read only here, or sequences that a mapper made.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -67,11 +67,18 @@ class Signed(Struct, frozen=True):
 
 
 class Keyed(Struct, frozen=True):
-    """Rows of a table (bitmex): later ones name an id instead of their price.
+    """A table's message (bitmex): rows, and an action that says what happened to them.
 
-    The emitter remembers the price of each id until the row is removed, or a mapper starts anew.
+    Later rows name an id instead of their price. The emitter remembers the price of each id until
+    the row is removed, or a mapper starts anew. A snapshot without rows may tell its symbol in an
+    object called `selection`.
     """
 
+    rows: str
+    action: str
+    snapshot: str
+    removal: str
+    selection: str
     symbol: str
     id: str
     side: str
@@ -208,31 +215,42 @@ class Row(Struct, gc=False):
     timestamp: str | UnsetType | None = UNSET
 
 
-def row_decoder(layout: Keyed) -> Callable[[Raw | bytes], list[Row]]:
-    """Make the decoder of a keyed table's rows."""
-    hints = get_type_hints(Row)
-    row = msgspec.defstruct(
-        "Row",
+class Selection(Struct, gc=False):
+    """Whose snapshot it is that has no rows."""
+
+    symbol: str | None = None
+
+
+class Table(Struct, gc=False):
+    """A keyed table's message as it came."""
+
+    rows: list[Row]
+    action: str | None = None
+    selection: Selection | None = None
+
+
+def table_decoder(layout: Keyed) -> Callable[[bytes], Table]:
+    """Make the decoder of a keyed table's messages."""
+    rows: Any = list[_renamed(Row, layout)]  # type: ignore[misc]
+    selection = _renamed(Selection, layout) | None
+    table = _renamed(Table, layout, rows=rows, selection=selection)
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(table).decode
+    return decode
+
+
+def _renamed(struct: type[Struct], layout: Keyed, **types: Any) -> type[Struct]:
+    """Make the struct whose fields have the names that the layout gives them."""
+    hints = get_type_hints(struct) | types
+    return msgspec.defstruct(
+        struct.__name__,
         [
             (
                 each.name,
                 hints[each.name],
                 field(name=getattr(layout, each.name), default=each.default),
             )
-            for each in msgspec.structs.fields(Row)
+            for each in msgspec.structs.fields(struct)
         ],
-        bases=(Row,),
+        bases=(struct,),
         gc=False,
     )
-    decode: Callable[[Raw | bytes], list[Row]] = msgspec.json.Decoder(
-        list[row]  # type: ignore[valid-type]
-    ).decode
-    return decode
-
-
-def by_symbol(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
-    """Group rows by symbol, in the order of their first ones."""
-    groups: dict[str | None, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.symbol, []).append(row)
-    return groups

@@ -33,8 +33,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     """The bytes emitted since the last take, and where each local timestamp's end.
 
     For each local timestamp that emitted something, in order: `stamps` has its text, `ends` where
-    its bytes end in `data`, `counts` how many messages end there. Each stamp differs from the one
-    before it.
+    its bytes end in `data`, `counts` how many messages end there.
     """
 
     data: bytes
@@ -107,21 +106,12 @@ class Emitter(Protocol):
     ) -> None:
         """As `book_change`, from rows that tell their side."""
 
-    def book_table(
-        self,
-        is_snapshot: bool,
-        removes: bool,
-        rows: Raw | bytes,
-        layout: Keyed,
-        symbol: str | None = None,
-        /,
-    ) -> None:
-        """As `book_change`, from the rows of a keyed table, which tell symbol, side and time.
+    def book_table(self, message: bytes, layout: Keyed, /) -> None:
+        """As `book_change`, from a table's whole message, whose rows tell symbol, side and time.
 
-        A snapshot may have several symbols, or no rows at all: `symbol` tells whose it is then. The
-        time is the latest of the rows, the local one if none has any. A row without a price has
-        that of its id; one whose id is not known is left out, and nothing is sent where none is
-        left.
+        A snapshot may have several symbols, or no rows at all. The time is the latest of the rows,
+        the local one if none has any. A row without a price has that of its id; one whose id is not
+        known is left out, and nothing is sent where none is left.
         """
 
     def derivative_ticker(

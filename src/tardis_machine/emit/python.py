@@ -21,19 +21,21 @@ from tardis_machine.emit.levels import (
     Row,
     RowLayout,
     Splitter,
-    by_symbol,
+    Table,
     read_pairs,
     reader,
-    row_decoder,
     splitter,
+    table_decoder,
 )
 from tardis_machine.emit.protocol import COMMON_ORDER, BookTickerKeys, Id, Side, Taken
 from tardis_machine.emit.snapshots import Snapshots
 from tardis_machine.numbers import Number, canonical
 from tardis_machine.times import (
+    END_MS,
     ENDS,
     MICROSECONDS,
     SECOND_TEXTS,
+    SECONDS,
     Time,
     cut_ms,
     is_later,
@@ -41,6 +43,7 @@ from tardis_machine.times import (
     text_of,
 )
 
+_THREE_DIGITS: Final = len("2024-03-01T00:00:00.000Z")
 _NO_FIELDS: Final[tuple[str | None, ...]] = (None,) * 7
 _TICKER_KEYS: Final = (
     ',"lastPrice":',
@@ -107,13 +110,57 @@ class _Readers(dict[Layout, Reader]):
 
 
 class _Table:
-    """The prices of a keyed table's rows by their ids, and the decoder of such rows."""
+    """A keyed table: the decoder of its messages, and the price of each id."""
 
-    __slots__ = ("decode", "prices")
+    __slots__ = ("_bid", "decode", "layout", "prices")
 
     def __init__(self, layout: Keyed) -> None:
-        self.decode = row_decoder(layout)
+        self.layout = layout
+        self.decode = table_decoder(layout)
+        self._bid = layout.bid
         self.prices: dict[object, Number] = {}
+
+    def read_one(self, rows: Sequence[Row]) -> tuple[Sequence[Pair], Sequence[Pair], Time | None]:
+        """As `read`, since most changes have one row."""
+        row = rows[0]
+        price = self.prices.get(row.id) if row.price is UNSET else row.price
+        if price is None:
+            return (), (), None
+        timestamp = row.timestamp
+        time: Time | None
+        if timestamp:
+            time = timestamp if len(timestamp) == _THREE_DIGITS else cut_ms(timestamp)
+        elif timestamp is UNSET:
+            time = None
+        else:
+            raise ValueError("rows without a time")
+        level = ((price, row.amount or 0),)
+        return (level, (), time) if row.side == self._bid else ((), level, time)
+
+    def read(self, rows: Sequence[Row]) -> tuple[Sequence[Pair], Sequence[Pair], Time | None]:
+        """Part rows into bids and asks, with the latest of their times; nothing is learned yet."""
+        bids: list[Pair] = []
+        asks: list[Pair] = []
+        latest: str | UnsetType | None = rows[0].timestamp if rows else UNSET
+        # Prices that rows of this message have count for those after them.
+        learned: dict[object, Number] = {}
+        prices = self.prices
+        for row in rows:
+            timestamp = row.timestamp
+            if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
+                latest = timestamp
+            if row.price is UNSET:
+                price = learned.get(row.id) or prices.get(row.id)
+                if price is None:
+                    continue
+            else:
+                price = learned[row.id] = row.price
+            (bids if row.side == self._bid else asks).append((price, row.amount or 0))
+        if latest:
+            return bids, asks, cut_ms(latest)
+        if latest is not UNSET and (bids or asks):
+            raise ValueError("rows without a time")
+        return bids, asks, None
 
 
 class PythonEmitter:
@@ -154,15 +201,19 @@ class PythonEmitter:
         self._readers = _Readers()
         self._splitters: dict[RowLayout, Splitter] = {}
         self._tables: dict[Keyed, _Table] = {}
+        self._table: _Table | None = None
         # By symbol: the fields' texts, the time's text and its milliseconds.
         self._tickers: dict[str, tuple[tuple[str | None, ...], str, int]] = {}
         self._book_ticker_keys = COMMON_ORDER
 
     def begin(self, local: str) -> None:
-        count = len(self._parts)
-        if count != self._marked:
-            self._mark(count)
-        self._local = local
+        if local != self._local:
+            count = len(self._parts)
+            if count != self._marked:
+                self._marked = count
+                self._stamps.append(self._local)
+                self._counts.append(count)
+            self._local = local
 
     def allow(self, symbols: frozenset[str] | None) -> None:
         self._allowed = symbols
@@ -170,6 +221,7 @@ class PythonEmitter:
     def forget(self) -> None:
         self._tickers.clear()
         self._tables.clear()
+        self._table = None
         self._book_ticker_keys = COMMON_ORDER
 
     def reset(self) -> None:
@@ -184,27 +236,21 @@ class PythonEmitter:
     def take(self) -> Taken:
         parts = self._parts
         count = len(parts)
+        stamps, counts = self._stamps, self._counts
         if count != self._marked:
-            self._mark(count)
+            stamps.append(self._local)
+            counts.append(count)
         text = "".join(parts)
         data = text.encode()
         lengths = map(len, parts) if len(data) == len(text) else (len(p.encode()) for p in parts)
         ends = list(accumulate(lengths))
-        counts = self._counts
-        taken = Taken(data, count, self._stamps, [ends[each - 1] for each in counts], counts)
-        parts.clear()
+        if len(counts) != count:
+            ends = [ends[each - 1] for each in counts]
+        self._parts = []
         self._stamps = []
         self._counts = []
         self._marked = 0
-        return taken
-
-    def _mark(self, count: int) -> None:
-        if self._stamps and self._stamps[-1] == self._local:
-            self._counts[-1] = count
-        else:
-            self._stamps.append(self._local)
-            self._counts.append(count)
-        self._marked = count
+        return Taken(data, count, stamps, ends, counts)
 
     def trade(
         self,
@@ -289,47 +335,55 @@ class PythonEmitter:
         bids, asks = split(rows)
         self._change(symbol, is_snapshot, bids, asks, timestamp)
 
-    def book_table(
-        self,
-        is_snapshot: bool,
-        removes: bool,
-        rows: Raw | bytes,
-        layout: Keyed,
-        symbol: str | None = None,
-        /,
-    ) -> None:
-        table = self._tables.get(layout)
-        if table is None:
-            table = self._tables[layout] = _Table(layout)
-        listed = table.decode(rows)
-        if not is_snapshot:
-            if not listed:
-                raise ValueError("a change without rows")
-            groups = {listed[0].symbol: listed}
+    def book_table(self, message: bytes, layout: Keyed, /) -> None:
+        table = self._table
+        if table is None or layout is not table.layout:
+            table = self._tables.get(layout)
+            if table is None:
+                table = self._tables[layout] = _Table(layout)
+            self._table = table
+        decoded = table.decode(message)
+        listed = decoded.rows
+        action = decoded.action
+        if action == layout.snapshot:
+            self._table_snapshot(table, decoded)
         elif listed:
-            groups = by_symbol(listed)
-        else:
-            groups = {} if symbol is None else {symbol: listed}
-        learned: dict[object, Number] = {}
-        changes = []
-        for name, its_rows in groups.items():
-            bids, asks = _sides(its_rows, layout.bid, table.prices, learned)
-            if bids or asks or is_snapshot:
+            read = table.read if len(listed) > 1 else table.read_one
+            bids, asks, timestamp = read(listed)
+            if bids or asks:
+                name = listed[0].symbol
                 if name is None:
                     raise ValueError("rows without a symbol")
-                changes.append((name, bids, asks, _latest(its_rows)))
+                if self._allowed is None or name in self._allowed:
+                    self._change(name, False, bids, asks, timestamp)
+        else:
+            raise ValueError("a change without rows")
+        prices = table.prices
+        removes = action == layout.removal
+        for row in listed:
+            if removes:
+                prices.pop(row.id, None)
+            elif row.price is not UNSET:
+                prices[row.id] = row.price
+
+    def _table_snapshot(self, table: _Table, message: Table) -> None:
+        groups: dict[str | None, list[Row]] = {}
+        for row in message.rows:
+            groups.setdefault(row.symbol, []).append(row)
+        selection = message.selection
+        if not groups and selection is not None and selection.symbol is not None:
+            groups[selection.symbol] = []
+        if None in groups:
+            raise ValueError("rows without a symbol")
+        changes = [(name, *table.read(its_rows)) for name, its_rows in groups.items()]
         if len(changes) > 1:
             self._check(changes)
-        for change_symbol, bids, asks, timestamp in changes:
-            if self._allowed is None or change_symbol in self._allowed:
-                self._change(change_symbol, is_snapshot, bids, asks, timestamp)
-        table.prices.update(learned)
-        if removes:
-            for row in listed:
-                table.prices.pop(row.id, None)
+        for name, bids, asks, timestamp in changes:
+            if name is not None and (self._allowed is None or name in self._allowed):
+                self._change(name, True, bids, asks, timestamp)
 
     def _check(
-        self, changes: Sequence[tuple[str, Sequence[Pair], Sequence[Pair], Time | None]]
+        self, changes: Sequence[tuple[str | None, Sequence[Pair], Sequence[Pair], Time | None]]
     ) -> None:
         """See that none of several changes fails after another was made."""
         read = computable if self._snapshot_types else str
@@ -352,6 +406,8 @@ class PythonEmitter:
         # As text_of does, without the calls: there is a book change for nearly every line.
         if type(timestamp) is int and 0 < timestamp < MICROSECONDS:
             time = SECOND_TEXTS[timestamp // 1000] + ENDS[timestamp % 1000]
+        elif type(timestamp) is str and timestamp[:20] in SECONDS and timestamp[20:] in END_MS:
+            time = timestamp
         else:
             if timestamp is None:
                 timestamp = local
@@ -581,37 +637,3 @@ class PythonEmitter:
         local = self._local
         time = text_of(local if timestamp is None else timestamp)
         self._parts.append(f'{text},"timestamp":"{time}","localTimestamp":"{local}"}}\n')
-
-
-def _sides(
-    rows: Sequence[Row], bid: str, prices: dict[object, Number], learned: dict[object, Number]
-) -> tuple[list[Pair], list[Pair]]:
-    """Part a table's rows; ids that come with a price are learned."""
-    bids: list[Pair] = []
-    asks: list[Pair] = []
-    for row in rows:
-        price = row.price
-        if price is UNSET:
-            known = learned.get(row.id) if row.id in learned else prices.get(row.id)
-            if known is None:
-                continue
-            pair = (known, row.amount or 0)
-        else:
-            learned[row.id] = price
-            pair = (price, row.amount or 0)
-        (bids if row.side == bid else asks).append(pair)
-    return bids, asks
-
-
-def _latest(rows: Sequence[Row]) -> Time | None:
-    """The latest of the rows' times; None if the first says nothing and no other does."""
-    latest: str | UnsetType | None = rows[0].timestamp if rows else UNSET
-    for row in rows:
-        timestamp = row.timestamp
-        if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
-            latest = timestamp
-    if latest:
-        return cut_ms(latest)
-    if latest is UNSET:
-        return None
-    raise ValueError("rows without a time")

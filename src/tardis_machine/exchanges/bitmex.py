@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field
+from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter, Keyed, Side
@@ -95,31 +95,27 @@ def _trades(emitter: Emitter) -> Handler:
     return trades
 
 
-class _Selection(Struct, gc=False):
-    symbol: str | None = None
-
-
-class _Levels(Struct, gc=False):
-    data: Raw
-    action: str | None = None
-    filter: _Selection | None = None
-
-
-_ROWS: Final = Keyed("symbol", "id", "side", "price", "size", "timestamp", bid="Buy")
+_BOOK: Final = Keyed(
+    rows="data",
+    action="action",
+    snapshot="partial",
+    removal="delete",
+    selection="filter",
+    symbol="symbol",
+    id="id",
+    side="side",
+    price="price",
+    amount="size",
+    timestamp="timestamp",
+    bid="Buy",
+)
 
 
 def _book_changes(emitter: Emitter) -> Handler:
-    decode = Decoder(_Levels).decode
     emit = emitter.book_table
 
     def book_changes(line: bytes) -> bool:
-        message = decode(line)
-        action = message.action
-        if action != "partial":
-            emit(False, action == "delete", message.data, _ROWS)
-        else:
-            selection = message.filter
-            emit(True, False, message.data, _ROWS, None if selection is None else selection.symbol)
+        emit(line, _BOOK)
         return True
 
     return book_changes
