@@ -52,8 +52,9 @@ vectors: ## the shared exchange vectors, where they are there
 	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi
 
-docs: setup ## renew the configuration page from the settings
+docs: setup ## renew the pages that are made from settings and registry
 	$(BIN)/tardis-machine config --markdown > docs/configuration.md
+	$(BIN)/tardis-machine exchanges --markdown > docs/exchanges.md
 
 lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup

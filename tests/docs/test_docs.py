@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ import pytest
 
 from tardis_machine.cli import COMMANDS
 from tardis_machine.cli.config import page as configuration_page
+from tardis_machine.cli.exchanges import page as exchanges_page
 from tests.server.conftest import free_ports
 from tests.servers.process import ServerProcess
 
@@ -150,6 +151,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{names(page)} links to {target}"
 
 
-def test_configuration_page_is_that_of_the_settings() -> None:
-    written = (ROOT / "docs" / "configuration.md").read_text()
-    assert written == configuration_page(), "make docs renews docs/configuration.md"
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("configuration.md", configuration_page), ("exchanges.md", exchanges_page)],
+    ids=["settings", "exchanges"],
+)
+def test_a_page_that_is_made_is_that_of_its_source(name: str, page: Callable[[], str]) -> None:
+    assert (ROOT / "docs" / name).read_text() == page(), f"make docs renews docs/{name}"

@@ -11,6 +11,7 @@ COMMANDS: Final[dict[str, str]] = {
     "bronze": "convert normalized NDJSON to Bronze envelopes and back",
     "publish": "drain a journal, or send dead letters again",
     "lake": "backfill and stream into Bronze and Silver tables on Spark",
+    "exchanges": "list the exchanges: types, channels over time, live or not",
     "config": "print the configuration in force, and where each value came from",
     "check": "validate the configuration and reach every bus and the API",
 }

@@ -1,0 +1,152 @@
+"""`tardis-machine exchanges`: what is there of each exchange, since when, and from which channels."""
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tardis_machine import exchanges
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.exchanges import Exchange, catalog
+from tardis_machine.times import iso_ms
+
+_DESCRIPTION: Final = """\
+Lists the exchanges of Tardis.dev: the normalized types of each, the channels each type is made
+from and until when, whether it can be streamed live and replayed in its own protocol. Every
+exchange can be replayed raw."""
+_EPILOG: Final = """\
+Examples:
+  tardis-machine exchanges
+  tardis-machine exchanges okex-swap
+  tardis-machine exchanges --json | jq 'keys'"""
+_PAGE: Final = """\
+# Exchanges
+
+What can be replayed, normalized and streamed, generated from the registry (`make docs`). Every
+channel can be replayed raw: `tardis-machine exchanges NAME` lists them.
+
+| exchange | normalized types | live | native replay |
+|---|---|---|---|
+"""
+_ERAS: Final = """
+## Types whose channels changed
+
+Where an exchange changed its messages, each time has the channels of its own; a replay across such
+a date reads both.
+
+| exchange | type | until (UTC) | channels |
+|---|---|---|---|
+"""
+
+
+class UnknownNameError(TardisMachineError):
+    """A name that no exchange has."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        near = difflib.get_close_matches(name, catalog.names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "see tardis-machine exchanges"
+        super().__init__(f"unknown exchange {name!r}; {hint}")
+
+
+def page() -> str:
+    """The page that documents every exchange."""
+    rows = [
+        f"| {each.name} | {', '.join(f'`{t}`' for t in each.data_types())} "
+        f"| {_yes(each.live)} | {_yes(each.subscriptions)} |"
+        for each in _all()
+    ]
+    changes = [
+        f"| {each.name} | `{data_type}` | {until or 'now'} | {', '.join(channels)} |"
+        for each in _all()
+        for data_type, eras in each.types.items()
+        if len(eras) > 1
+        for until, channels in _eras(each, data_type)
+    ]
+    return _PAGE + "\n".join(rows) + "\n" + _ERAS + "\n".join(changes) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the list, or all about one exchange."""
+    parser = argparse.ArgumentParser(
+        prog="tardis-machine exchanges",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", help="tell everything about this one")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--markdown", action="store_true", help="the page docs/exchanges.md")
+    given = parser.parse_args(arguments)
+    if given.markdown:
+        print(page(), end="")
+        return 0
+    if given.name is not None and given.name not in catalog.names():
+        raise UnknownNameError(given.name)
+    chosen = catalog.names() if given.name is None else (given.name,)
+    if given.json:
+        print(json.dumps({name: _facts(name) for name in chosen}, indent=2))
+    elif given.name is None:
+        for name in chosen:
+            print(f"{name:26} {_line(name)}")
+    else:
+        print(_details(given.name))
+    return 0
+
+
+def _all() -> Iterator[Exchange]:
+    return (exchanges.get(name) for name in sorted(exchanges.names()))
+
+
+def _yes(part: object) -> str:
+    return "yes" if part is not None else "no"
+
+
+def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
+    """The end of each era, None for the present one, and its channels."""
+    for era in exchange.types[data_type]:
+        until = None if era.until is None else iso_ms(era.until // 1000)
+        yield until, tuple(channel.name for channel in era.channels)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    channels = list(catalog.channels(name))
+    if name not in exchanges.names():
+        return {"channels": channels, "types": {}, "live": False, "nativeReplay": False}
+    exchange = exchanges.get(name)
+    types = {
+        data_type: [
+            {"until": until, "channels": list(its)} for until, its in _eras(exchange, data_type)
+        ]
+        for data_type in exchange.data_types()
+    }
+    return {
+        "channels": channels,
+        "types": types,
+        "live": exchange.live is not None,
+        "nativeReplay": exchange.subscriptions is not None,
+    }
+
+
+def _line(name: str) -> str:
+    facts = _facts(name)
+    if not facts["types"]:
+        return "raw only"
+    ways = [
+        way for way, there in (("live", facts["live"]), ("native", facts["nativeReplay"])) if there
+    ]
+    return " ".join(facts["types"]) + (f"  ({', '.join(ways)})" if ways else "")
+
+
+def _details(name: str) -> str:
+    facts = _facts(name)
+    lines = [name, f"  live: {'yes' if facts['live'] else 'no'}"]
+    lines.append(f"  native replay: {'yes' if facts['nativeReplay'] else 'no'}")
+    for data_type, eras in facts["types"].items():
+        lines.append(f"  {data_type}")
+        for era in eras:
+            until = f"until {era['until']}: " if era["until"] else "now: " if len(eras) > 1 else ""
+            lines.append(f"    {until}{', '.join(era['channels'])}")
+    lines.append(f"  channels, raw: {', '.join(facts['channels'])}")
+    return "\n".join(lines)

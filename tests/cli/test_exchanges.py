@@ -1,0 +1,35 @@
+"""`tardis-machine exchanges`: the list, one exchange, and the page."""
+
+import json
+
+import pytest
+
+from tardis_machine.cli import main
+from tardis_machine.exchanges import catalog
+
+
+def test_every_exchange_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exchanges"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(catalog.names())
+    assert next(line for line in lines if line.startswith("bitmex")).endswith("(live, native)")
+
+
+def test_one_exchange_tells_types_channels_and_dates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exchanges", "binance-futures"]) == 0
+    shown = capsys.readouterr().out
+    assert "  book_change\n    depth, depthSnapshot\n" in shown
+    assert "live: yes" in shown
+
+
+def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exchanges", "deribit", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["deribit"]
+    assert facts["types"]["trade"] == [{"until": None, "channels": ["trades"]}]
+    assert "ticker" in facts["channels"]
+
+
+def test_an_unknown_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exchanges", "bitmax"]) == 1
+    said = capsys.readouterr().err
+    assert "unknown exchange 'bitmax'; did you mean bitmex?" in said
