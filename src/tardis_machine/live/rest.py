@@ -1,0 +1,148 @@
+"""REST requests to one exchange: its allowance, its requests to wait, its proxies."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from tardis_machine.exchanges.dialect import Budget
+from tardis_machine.live.errors import RateLimitError, RestError
+
+_TIMEOUT_S: Final = 10.0
+_MINUTE_S: Final = 60.0
+_OK: Final = 200
+_TOO_MANY: Final = 429
+_BANNED: Final = 418
+_WAIT_S: Final = {_TOO_MANY: 16.0, _BANNED: 120.0}
+_LIKE_HTTP: Final = {"ws": "http", "wss": "https"}
+
+
+def proxy_of(url: str) -> str | None:
+    """Find the proxy that the system names for a URL; a WebSocket's is that of its HTTP kind."""
+    target = URL(url)
+    if target.host is None or proxy_bypass(f"{target.host}:{target.port}"):
+        return None
+    proxies = getproxies()
+    like = _LIKE_HTTP.get(target.scheme, target.scheme)
+    return proxies.get(target.scheme) or proxies.get(like) or proxies.get("all")
+
+
+def retry_after(header: str | None, status: int) -> float:
+    """Read how long to wait: seconds or a date; what is past or missing is the status's own."""
+    fallback = _WAIT_S.get(status, 0.0)
+    if not header:
+        return fallback
+    try:
+        wait = float(header)
+    except ValueError:
+        try:
+            wait = parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return fallback
+    return wait if wait > 0 else fallback
+
+
+class Rest:
+    """The REST side of one exchange, shared by all that this process asks of it."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        address: Callable[[str], str],
+        budget: Budget | None,
+        *,
+        window_s: float = _MINUTE_S,
+    ) -> None:
+        self._http = http
+        self._address = address
+        self._budget = budget
+        self._window_s = window_s
+        self._limit: int | None = None
+        self._window = 0
+        self._used = 0
+        self._blocked_until = 0.0
+        self._limits = 0
+        self._learning = asyncio.Lock()
+
+    async def get(self, url: str, *, weight: int = 1, method: str = "GET") -> bytes:
+        """Ask, as soon as the allowance permits; RestError if there is no good answer."""
+        await self._allowance(weight)
+        return await self._ask(self._address(url), method)
+
+    async def _allowance(self, weight: int) -> None:
+        budget = self._budget
+        if budget is not None and self._limit is None:
+            async with self._learning:
+                if self._limit is None:
+                    self._limit = await self._learn(budget)
+        while True:
+            blocked = self._blocked_until - time.monotonic()
+            if blocked > 0:
+                await asyncio.sleep(blocked)
+                continue
+            if budget is None or self._limit is None:
+                return
+            window = int(time.time() // self._window_s)
+            if window != self._window:
+                self._window, self._used = window, 0
+            spent = self._used + weight + budget.reserve
+            if spent <= self._limit or self._used == 0:  # else a low limit would block for ever
+                self._used += weight
+                return
+            await asyncio.sleep((window + 1) * self._window_s - time.time())
+
+    async def _learn(self, budget: Budget) -> int:
+        if not budget.info or budget.read is None:
+            return budget.per_minute
+        try:
+            answer = await self._ask(self._address(budget.info), "GET")
+            return budget.read(msgspec.json.decode(answer)) or budget.per_minute
+        except (RestError, msgspec.DecodeError):
+            return budget.per_minute
+
+    async def _ask(self, url: str, method: str) -> bytes:
+        try:
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                self._http.request(
+                    method, url, proxy=proxy_of(url), allow_redirects=False
+                ) as answer,
+            ):
+                self._count(answer)
+                if answer.status in _WAIT_S:
+                    raise self._limited(url, answer)
+                body = await answer.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise RestError(_shown(url), str(error) or type(error).__name__) from None
+        if answer.status != _OK:
+            reason = f"status {answer.status}: {body[:200].decode(errors='replace')}"
+            raise RestError(_shown(url), reason, answer.status)
+        self._limits = 0
+        return body
+
+    def _count(self, answer: aiohttp.ClientResponse) -> None:
+        budget = self._budget
+        if budget is not None and budget.header:
+            used = answer.headers.get(budget.header, "")
+            if used.isdigit():
+                self._used = max(self._used, int(used))
+
+    def _limited(self, url: str, answer: aiohttp.ClientResponse) -> RateLimitError:
+        self._limits += 1
+        asked = answer.headers.get("Retry-After")
+        wait = retry_after(asked, answer.status)
+        if not asked and answer.status == _TOO_MANY:
+            wait *= self._limits
+        self._blocked_until = max(self._blocked_until, time.monotonic() + wait)
+        return RateLimitError(_shown(url), answer.status, wait)
+
+
+def _shown(url: str) -> str:
+    """Print a URL without the credentials that an override may carry."""
+    return str(URL(url).with_user(None))

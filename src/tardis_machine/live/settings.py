@@ -1,0 +1,56 @@
+"""How patient live streams are, and how much they keep."""
+
+from dataclasses import dataclass
+
+from tardis_machine.config import ConfigError, Section, bytes_size, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveConfig(Section, title="Live streams"):
+    """Connections to exchanges: when to give one up, when to try again."""
+
+    live_reconnect_s: float = setting(
+        1.0,
+        help="wait before connecting again, doubled with each failure in a row",
+        minimum=0,
+        metavar="SECONDS",
+    )
+    live_reconnect_max_s: float = setting(
+        32.0, help="longest wait before connecting again", minimum=0, metavar="SECONDS"
+    )
+    live_stable_s: float = setting(
+        10.0,
+        help="data that flowed this long ends a row of failures",
+        minimum=0,
+        metavar="SECONDS",
+    )
+    live_silence_s: float = setting(
+        20.0,
+        help="give a connection up that shows no sign of life for this long, not even an answer "
+        "to a ping; 0: never. Silence of data is judged by a request's timeoutIntervalMS",
+        minimum=0,
+        metavar="SECONDS",
+    )
+    live_buffer_bytes: int = setting(
+        64 * 1024 * 1024,
+        help="frames that wait to be normalized; beyond it exchanges have to wait",
+        parse=bytes_size,
+        minimum=1024,
+        metavar="SIZE",
+    )
+    live_max_frame_bytes: int = setting(
+        64 * 1024 * 1024,
+        help="largest frame of an exchange, unpacked",
+        parse=bytes_size,
+        minimum=1024,
+        metavar="SIZE",
+    )
+
+    def validate(self) -> None:
+        """Refuse a longest wait that is shorter than the first."""
+        if self.live_reconnect_max_s < self.live_reconnect_s:
+            raise ConfigError(
+                self.flag("live_reconnect_max_s"),
+                str(self.live_reconnect_max_s),
+                f"expected at least {self.flag('live_reconnect_s')}, {self.live_reconnect_s}",
+            )

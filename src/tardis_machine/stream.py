@@ -1,0 +1,133 @@
+"""Live streams: what exchanges send now, normalized, for programs."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from tardis_machine.live.errors import SlowConsumerError
+from tardis_machine.live.hub import Hub, Joined
+from tardis_machine.live.settings import LiveConfig
+from tardis_machine.messages import Message, decode_lines
+from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
+from tardis_machine.replay import Batch
+
+_MAX_UNREAD: Final = 64 * 1024 * 1024
+
+
+class NormalizedStream:
+    """Streams of exchanges, merged in the order of arrival.
+
+    Iterate over it for typed messages, or over `batches()` for the bytes. It ends when it is
+    closed, and fails when its consumer is more than `max_unread` bytes behind; an exchange that
+    fails is tried again for ever, see `with_error_messages`.
+    """
+
+    def __init__(
+        self,
+        options: Sequence[StreamNormalizedOptions],
+        *,
+        hub: Hub | None = None,
+        config: LiveConfig | None = None,
+        max_unread: int = _MAX_UNREAD,
+    ) -> None:
+        self.with_disconnects = any(each.with_disconnect_messages for each in options)
+        self.with_errors = any(each.with_error_messages for each in options)
+        self._owned = Hub(config) if hub is None else None
+        self._hub = hub or self._owned
+        self._options = options
+        self._max_unread = max_unread
+        self._batches: deque[Batch] = deque()
+        self._unread = 0
+        self._failure: Exception | None = None
+        self._closed = False
+        self._arrived = asyncio.Event()
+        self._joined: Joined | None = None
+
+    def send(self, data: bytes, count: int) -> None:
+        """Take what arrived; called by the stream's feeds."""
+        self._unread += len(data)
+        if self._unread > self._max_unread:
+            raise SlowConsumerError(self._unread, self._max_unread)
+        self._batches.append(Batch(data, count))
+        self._arrived.set()
+
+    def end(self, error: Exception) -> None:
+        """Fail, when what has arrived is consumed; called by the stream's feeds."""
+        self._failure = self._failure or error
+        self._arrived.set()
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Give the bytes of whole messages, as they arrive."""
+        if self._joined is None and not self._closed:
+            assert self._hub is not None
+            self._joined = self._hub.join(self._options, self)
+        while True:
+            while self._batches:
+                batch = self._batches.popleft()
+                self._unread -= len(batch.data)
+                yield batch
+            if self._failure is not None:
+                await self.aclose()
+                raise self._failure
+            if self._closed:
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            for message in decode_lines(batch.data):
+                yield message
+
+    async def aclose(self) -> None:
+        """Stop; a consumer that waits gets to the end. Harmless when repeated."""
+        self._closed = True
+        self._arrived.set()
+        if self._joined is not None:
+            self._joined.leave()
+        if self._owned is not None:
+            await self._owned.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def stream_normalized(
+    *,
+    exchange: str,
+    data_types: Sequence[str],
+    symbols: Sequence[str] | None = None,
+    with_disconnect_messages: bool = False,
+    with_error_messages: bool = False,
+    timeout_interval_ms: int = 10_000,
+    hub: Hub | None = None,
+) -> NormalizedStream:
+    """Stream one exchange's normalized and computed messages.
+
+    >>> async for trade in stream_normalized(exchange="bitmex", symbols=["XBTUSD"],
+    ...                                      data_types=["trade"]): ...
+
+    Close it when done, best by `async with`.
+    """
+    asked = {
+        "exchange": exchange,
+        "dataTypes": list(data_types),
+        "symbols": None if symbols is None else list(symbols),
+        "withDisconnectMessages": with_disconnect_messages,
+        "withErrorMessages": with_error_messages,
+        "timeoutIntervalMS": timeout_interval_ms,
+    }
+    options = parse_stream_normalized(msgspec.json.encode(asked).decode())
+    return NormalizedStream(options, hub=hub)
