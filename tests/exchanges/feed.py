@@ -20,9 +20,12 @@ class Feed:
         types: Sequence[str],
         created: int | None = None,
         live: bool = False,
+        checks_ids: bool = False,
     ) -> None:
         self.emitter = create(exchange, parse_all(types))
-        self.handle = exchanges.get(exchange).mapper(types, None, created, self.emitter, live=live)
+        self.handle = exchanges.get(exchange).mapper(
+            types, None, created, self.emitter, live=live, checks_ids=checks_ids
+        )
 
     def ignores(self, raw: object) -> bool:
         """Tell whether the mapper does not care, and has emitted nothing."""

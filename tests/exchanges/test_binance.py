@@ -197,6 +197,21 @@ class TestBook:
         assert len(feed(snapshot(104))) == 1
         assert len(feed(update(108, 109, 107))) == 1
 
+    def test_an_update_that_does_not_follow_is_an_error_where_ids_are_checked(self) -> None:
+        feed = Feed(EXCHANGE, ["book_change"], live=True, checks_ids=True)
+        feed(snapshot(100))
+        assert len(feed(update(100, 102, 99))) == 1
+        assert len(feed(update(103, 105, 102))) == 1
+        with pytest.raises(BookGapError, match="an update of BTCUSDT follows 107") as e:
+            feed(update(108, 110, 107))
+        assert e.value.symbol == "BTCUSDT"
+        assert feed(update(111, 112, 110)) == []
+        with pytest.raises(BookGapError):  # older than what was kept
+            feed(snapshot(106))
+        (change,) = feed(snapshot(109))
+        assert change["isSnapshot"]
+        assert len(feed(update(113, 114, 112))) == 1
+
     def test_history_goes_on_where_they_do_not_join(self) -> None:
         feed = Feed(EXCHANGE, ["book_change"])
         feed(update(102, 105, 101))

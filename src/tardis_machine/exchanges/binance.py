@@ -27,7 +27,7 @@ from tardis_machine.exchanges.dialect import (
     present,
 )
 from tardis_machine.exchanges.dispatch import dispatcher
-from tardis_machine.exchanges.errors import BookGapError, MapperError
+from tardis_machine.exchanges.errors import BookGapError, LostUpdateError, MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
 from tardis_machine.exchanges.numbers import Sent, optional, required
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
@@ -135,23 +135,38 @@ _decode_levels: Final = Decoder(list[list[str | Number]]).decode
 
 
 class _Book:
-    """The book of one symbol: updates are kept until its snapshot comes, then folded into it."""
+    """The book of one symbol: updates are kept until its snapshot comes, then folded into it.
 
-    __slots__ = ("_emitter", "_joined", "_kept", "_live", "_snapshot_id", "_symbol")
+    A live one that lost an update, or whose snapshot does not join, waits for a newer snapshot.
+    """
+
+    __slots__ = (
+        "_checks_ids",
+        "_emitter",
+        "_joined",
+        "_kept",
+        "_last_id",
+        "_live",
+        "_snapshot_id",
+        "_symbol",
+    )
 
     def __init__(self, symbol: str, making: Making) -> None:
         self._symbol = symbol
         self._emitter = making.emitter
         self._live = making.live
+        self._checks_ids = making.checks_ids
         self._snapshot_id: Number | None = None
         self._joined = False
+        self._last_id: Number | UnsetType | None = None
         self._kept: deque[_Update] = deque(maxlen=_KEPT_UPDATES)
 
     def update(self, line: bytes) -> bool:
         update = _decode_update(line).data
-        if self._snapshot_id is None:
+        snapshot_id = self._snapshot_id
+        if snapshot_id is None:
             self._kept.append(update)
-        elif self._is_next(update, self._snapshot_id):
+        elif self._is_next(update, snapshot_id):
             timestamp = update.timestamp
             self._emitter.book_change(
                 self._symbol,
@@ -194,6 +209,10 @@ class _Book:
             raise MapperError("depth", f"an update of {update.symbol} in {self._symbol}'s stream")
         if not self._joined:
             self._join(update, snapshot_id)
+        elif self._checks_ids and update.previous_id != self._last_id:
+            self._start_over(update)
+            raise LostUpdateError("depth", self._symbol, self._last_id, update.previous_id)
+        self._last_id = last_id
         return True
 
     def _join(self, update: _Update, snapshot_id: Number) -> None:
@@ -201,12 +220,18 @@ class _Book:
         covers = first_id is not None and first_id <= snapshot_id
         if not covers and update.previous_id != snapshot_id:
             if self._live:
-                self._snapshot_id = None  # a newer snapshot may join
-                self._kept.append(update)
+                self._start_over(update)
                 ids = f"{update.first_id} to {update.last_id}"
                 raise BookGapError("depth", self._symbol, snapshot_id, ids)
             log.debug("book snapshot and updates do not join", extra={"symbol": self._symbol})
         self._joined = True
+
+    def _start_over(self, update: _Update) -> None:
+        """Wait for a snapshot that joins this update, which is kept unless it is already."""
+        self._joined = False
+        if self._snapshot_id is not None:
+            self._snapshot_id = None
+            self._kept.append(update)
 
 
 def _by_price(levels: list[list[str | Number | None]]) -> _Levels:

@@ -6,27 +6,27 @@ from tardis_machine.exchanges.errors import LostUpdateError
 
 
 class Continuity:
-    """Follows each book's ids from its snapshot on; historic books are not checked.
+    """Follows each book's ids from its snapshot on, for mappers that check ids; else does nothing.
 
     After a gap the book's updates are left out until its next snapshot, which `live/` asks for
     when it sees the error.
     """
 
-    def __init__(self, channel: str, *, live: bool) -> None:
+    def __init__(self, channel: str, *, checks_ids: bool) -> None:
         self._channel = channel
-        self._live = live
+        self._on = checks_ids
         self._last: dict[str, Hashable] = {}
         self._lost: set[str] = set()
 
     def start(self, symbol: str, last_id: Hashable) -> None:
         """Begin with a snapshot."""
-        if self._live:
+        if self._on:
             self._last[symbol] = last_id
             self._lost.discard(symbol)
 
     def follow(self, symbol: str, previous_id: Hashable, last_id: Hashable) -> bool:
         """Tell whether an update may be used; LostUpdateError if one is missing before it."""
-        if not self._live:
+        if not self._on:
             return True
         if symbol in self._lost:
             return False

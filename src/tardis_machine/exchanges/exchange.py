@@ -35,12 +35,17 @@ class Era:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a mapper is made for: types, with their era's form, in the order requested."""
+    """What a mapper is made for: types, with their era's form, in the order requested.
+
+    `live` ones refuse a book's snapshot that does not join its updates, as the reference client
+    does; `checks_ids` ones also refuse an update that does not follow the one before it.
+    """
 
     exchange: str
     forms: Mapping[str, str]
     emitter: Emitter
     live: bool
+    checks_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class Exchange:
         created: int | None,
         emitter: Emitter,
         live: bool = False,
+        checks_ids: bool = False,
     ) -> Handler:
         """Make the function that maps one raw message after the other.
 
@@ -98,7 +104,7 @@ class Exchange:
             for each in types
         }
         emitter.forget()
-        return self.make(Making(self.name, forms, emitter, live))
+        return self.make(Making(self.name, forms, emitter, live, checks_ids))
 
     def _eras(self, data_type: str) -> tuple[Era, ...]:
         try:

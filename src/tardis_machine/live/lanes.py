@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tardis_machine.emit import DataType, Emitter, Taken
+from tardis_machine.emit import DataType, Taken, create
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.exchanges import BookGapError, Exchange
 from tardis_machine.live.errors import BookError, LiveError, MalformedError
@@ -39,7 +39,7 @@ class Lane:
         self.fed_by = fed_by
         self._exchange = exchange
         self._symbols = symbols
-        self._emitter = Emitter(exchange.name, data_types, sent & {source_type})
+        self._emitter = create(exchange.name, data_types, sent & {source_type})
         self._emitter.allow(allowed)
         self._throttle = Throttle()
         self._handle: Callable[[bytes], bool]
@@ -54,7 +54,7 @@ class Lane:
         """Start anew: mapper, books, bars."""
         self._emitter.reset()
         self._handle = self._exchange.mapper(
-            [self.type], self._symbols, None, self._emitter, live=True
+            [self.type], self._symbols, None, self._emitter, live=True, checks_ids=True
         )
 
     def take(self, local: str, frame: bytes) -> Taken | None:
