@@ -1,4 +1,4 @@
-"""`tardis-machine exchanges`: what is there of each exchange, since when, and from which channels."""
+"""`tardis-machine exchanges`: what is there of each, since when, and from which channels."""
 
 import argparse
 import difflib
