@@ -7,6 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export TM_PARTS_DIR ?= $(CURDIR)/.parts
+# KERNEL=python: nothing is compiled, and nothing compiled is used.
+ifdef KERNEL
+export TM_KERNEL := $(KERNEL)
+endif
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
 .PHONY: help setup demo docs test lint types unit vectors soak lock schemas release-schemas java
@@ -15,6 +19,7 @@ help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## the virtual environment with everything in it
+	@$(if $(filter python,$(KERNEL)),,$(BIN)/python kernel/install.py)
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -59,7 +64,7 @@ docs: setup ## renew the pages that are made from settings and registry
 lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-header \
-	  --all-extras --group dev pyproject.toml -o requirements/dev.txt
+	  --extra all --group dev pyproject.toml -o requirements/dev.txt
 
 BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
 DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb

@@ -22,7 +22,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import messages
-from tardis_machine.bronze import Context, Encoder, Event, Origin, decode
+from tardis_machine.bronze import Context, Encoder, Origin, decode
 from tardis_machine.messages import (
     BookChange,
     BookLevel,
@@ -240,7 +240,7 @@ def benchmark(make: Callable[[], Message], count: int, rounds: int) -> tuple[flo
     ndjson = messages.encode_lines([make() for _ in range(count)])
     inputs = list(batches(ndjson))
     encoder = Encoder(CONTEXT)
-    values = [event.value for event in encoder.encode_lines(ndjson) if isinstance(event, Event)]
+    values = encoder.encode_lines(ndjson).values()
     assert len(values) == count
     fill = yardstick(values[count // 2])
 

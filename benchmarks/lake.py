@@ -148,7 +148,7 @@ def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -
                     cache_dir=cache_dir,
                 ) as replay:
                     for batch in replay.batches():
-                        for event in encoder.encode_lines(batch.data, position):
+                        for event in encoder.encode_lines(batch.data, position).events():
                             producer.produce("bench", event.value, event.symbol.encode())
                             sent += 1
                         position += batch.count

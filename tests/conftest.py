@@ -19,6 +19,7 @@ pytest_plugins = (
     "tests.servers.kafka",
     "tests.servers.nats",
     "tests.servers.proxy",
+    "tests.kernels",
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tardis_machine.bronze import Context, EncodeError, Encoder, Event
+from tardis_machine.bronze import Context, EncodeError, Encoder
 from tardis_machine.bronze import batches as module
 from tardis_machine.bronze.batches import batches
 from tests.bronze.test_encoder import DISCONNECT, QUOTE, TRADE
@@ -27,8 +27,7 @@ NDJSON = b"".join(line + b"\n" for line in LINES)
 
 def ids(parts: list[bytes]) -> list[str]:
     encoder = Encoder(Context())
-    results = [result for part in parts for result in encoder.encode_lines(part)]
-    return [result.event_id for result in results if isinstance(result, Event)]
+    return [event.event_id for part in parts for event in encoder.encode_lines(part).events()]
 
 
 @given(st.lists(st.integers(0, len(NDJSON)), max_size=8))

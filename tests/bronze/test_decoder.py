@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze
-from tardis_machine.bronze import Context, DecodeError, Encoder, Event
+from tardis_machine.bronze import Context, DecodeError, Encoder
 from tests.bronze.test_encoder import BAR, QUOTE, TRADE
 
-VALUES = [
-    event.value
-    for event in Encoder(Context()).encode_lines(b"\n".join((TRADE, BAR, QUOTE)))
-    if isinstance(event, Event)
-]
+VALUES = Encoder(Context()).encode_lines(b"\n".join((TRADE, BAR, QUOTE))).values()
 
 
 @given(st.binary(max_size=200))

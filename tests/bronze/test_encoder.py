@@ -40,13 +40,13 @@ DISCONNECT = (
 
 
 def encode_one(line: bytes, position: int = 0) -> Event:
-    (event,) = Encoder(CONTEXT).encode_lines(line, position)
+    event = Encoder(CONTEXT).encode_line(line, position)
     assert isinstance(event, Event)
     return event
 
 
 def reject_one(line: bytes) -> EncodeError:
-    (rejected,) = Encoder(CONTEXT).encode_lines(line)
+    rejected = Encoder(CONTEXT).encode_line(line)
     assert isinstance(rejected, Rejected)
     assert rejected.line == line
     return rejected.error
@@ -87,7 +87,7 @@ def test_the_envelope_has_the_whole_context() -> None:
 
 
 def test_an_empty_context_leaves_everything_out() -> None:
-    (event,) = Encoder(Context(source="")).encode_lines(TRADE)
+    event = Encoder(Context(source="")).encode_line(TRADE)
     assert isinstance(event, Event)
     parsed = pb.NormalizedEvent.FromString(event.value)
     assert not parsed.HasField("ingest_ts")
@@ -99,7 +99,7 @@ def test_an_encoder_takes_the_next_context() -> None:
     encoder = Encoder(CONTEXT)
     encoder.encode_lines(TRADE)
     encoder.context = Context(request_id="next")
-    (event,) = encoder.encode_lines(TRADE)
+    event = encoder.encode_line(TRADE)
     assert isinstance(event, Event)
     assert bronze.decode(event.value).envelope.context == Context(request_id="next")
 
@@ -121,8 +121,9 @@ def test_a_context_no_envelope_can_hold_is_refused(context: Context) -> None:
 
 
 def test_an_empty_batch_has_no_events() -> None:
-    assert Encoder(CONTEXT).encode_lines(b"") == []
-    assert Encoder(CONTEXT).encode_lines(b"\n") == []
+    for nothing in (b"", b"\n", b" \n\n"):
+        batch = Encoder(CONTEXT).encode_lines(nothing)
+        assert (len(batch), batch.messages, batch.in_order()) == (0, 0, [])
 
 
 def test_public_fields_are_filled_where_whole() -> None:
@@ -135,7 +136,9 @@ def test_public_fields_are_filled_where_whole() -> None:
 
 def test_a_bad_line_is_rejected_and_the_others_pass() -> None:
     lines = [TRADE, b'{"type":"trade"', BAR, TRADE.replace(b"2024-03-01T00:00:00.123Z", b"soon")]
-    results = Encoder(CONTEXT).encode_lines(b"\n".join(lines) + b"\n", 10)
+    batch = Encoder(CONTEXT).encode_lines(b"\n".join(lines) + b"\n", 10)
+    results = batch.in_order()
+    assert batch.messages == 4
     assert [type(result) for result in results] == [Event, Rejected, Event, Rejected]
     assert [result.position for result in results] == [10, 11, 12, 13]
     assert [result.line for result in results if isinstance(result, Rejected)] == lines[1::2]
@@ -144,9 +147,7 @@ def test_a_bad_line_is_rejected_and_the_others_pass() -> None:
 def test_a_rejected_line_does_not_change_the_others() -> None:
     alone = Encoder(CONTEXT).encode_lines(TRADE + b"\n" + TRADE)
     mixed = Encoder(CONTEXT).encode_lines(TRADE + b"\n{\n" + TRADE)
-    assert [e.event_id for e in alone if isinstance(e, Event)] == [
-        e.event_id for e in mixed if isinstance(e, Event)
-    ]
+    assert alone.buffers.ids == mixed.buffers.ids
 
 
 @pytest.mark.parametrize(

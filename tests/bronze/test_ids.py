@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from xxhash import xxh3_128_hexdigest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
-from tardis_machine.bronze import Context, Encoder, Event, Origin
+from tardis_machine.bronze import Context, Encoder, Origin
 from tardis_machine.bronze.ids import identity
 from tests.bronze.test_encoder import BAR, QUOTE, TRADE
 
 
 def ids(*lines: bytes, context: Context | None = None, position: int = 0) -> list[str]:
-    events = Encoder(context or Context()).encode_lines(b"\n".join(lines), position)
-    return [event.event_id for event in events if isinstance(event, Event)]
+    batch = Encoder(context or Context()).encode_lines(b"\n".join(lines), position)
+    return [event.event_id for event in batch.events()]
 
 
 def test_an_id_is_stable_for_ever() -> None:

@@ -49,8 +49,7 @@ def lines(count: int, *, start: int = 0, symbols: int = 5, padding: int = 0) -> 
 def events(count: int, *, start: int = 0, symbols: int = 5, padding: int = 0) -> list[Event]:
     """Encode such messages; their position is their number."""
     ndjson = lines(count, start=start, symbols=symbols, padding=padding)
-    encoded = Encoder(CONTEXT).encode_lines(ndjson, start)
-    return [event for event in encoded if isinstance(event, Event)]
+    return Encoder(CONTEXT).encode_lines(ndjson, start).events()
 
 
 def routed(bus: EventBus, made: Sequence[Event]) -> list[Record]:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tardis_machine.bronze import Context, Event, Origin
+from tardis_machine.bronze import Context, Event, Origin, Series
 from tardis_machine.config import ConfigError
 from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.routing import (
@@ -18,10 +18,7 @@ from tardis_machine.publish.routing import (
 
 EVENT = Event(
     value=b"envelope",
-    payload_case="tradeBar",
-    exchange="deribit",
-    symbol="BTC-PERPETUAL",
-    data_type="trade_bar_1s",
+    series=Series("deribit", "BTC-PERPETUAL", "tradeBar", "trade_bar_1s"),
     event_id="0f" * 16,
     local_us=1,
     position=0,
@@ -85,7 +82,7 @@ def test_an_unknown_placeholder_is_refused_with_those_that_exist(template: str):
 
 def test_the_route_comes_before_the_template_and_that_before_the_base():
     rules = {"routes": {"trade": "routed"}, "destination": Template("t.{{symbol}}", "--flag")}
-    trade = msgspec.structs.replace(EVENT, payload_case="trade")
+    trade = msgspec.structs.replace(EVENT, series=EVENT.series._replace(payload_case="trade"))
 
     assert [r.destination for r in router(**rules).route([trade, EVENT])] == [
         "routed",
@@ -95,7 +92,7 @@ def test_the_route_comes_before_the_template_and_that_before_the_base():
 
 
 def test_only_the_allow_list_passes():
-    trade = msgspec.structs.replace(EVENT, payload_case="trade")
+    trade = msgspec.structs.replace(EVENT, series=EVENT.series._replace(payload_case="trade"))
     made = router(include=frozenset({"trade"}))
 
     assert [record.event for record in made.route([EVENT, trade, EVENT])] == [trade]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from tardis_machine import __version__
+from tardis_machine.kernel import kernel
 from tests.cli.conftest import Launch, Run
 from tests.server.conftest import free_ports
 
@@ -133,7 +134,7 @@ def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> N
 @pytest.mark.parametrize("flag", ["-v", "--version"])
 def test_version(run: Run, flag: str) -> None:
     done = run(flag)
-    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
+    assert (done.returncode, done.stdout) == (0, f"{__version__} (kernel: {kernel()})\n")
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

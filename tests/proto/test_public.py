@@ -26,7 +26,7 @@ ENVELOPE = {
 
 def encode(line: bytes) -> bytes:
     context = Context(producer_id="here", origin=Origin.REPLAY, ingest_us=1, request_id="r")
-    (event,) = Encoder(context).encode_lines(line)
+    event = Encoder(context).encode_line(line)
     assert isinstance(event, Event)
     return event.value
 

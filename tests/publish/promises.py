@@ -9,11 +9,9 @@ from tests.buses.arrivals import Arrival
 
 def events_of(ndjson: bytes) -> list[Event]:
     """Encode a whole response as one batch: ids do not depend on where batches end."""
-    found = []
-    for event in Encoder(Context()).encode_lines(ndjson, 0):
-        assert isinstance(event, Event), event.error
-        found.append(event)
-    return found
+    batch = Encoder(Context()).encode_lines(ndjson, 0)
+    assert not batch.rejected
+    return batch.events()
 
 
 def ids_by_key(events: Iterable[Event]) -> dict[str, list[str]]:

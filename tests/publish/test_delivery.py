@@ -51,7 +51,7 @@ def deliver(log: Log, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, 
         bus = ScriptedBus(fail, limits, routes=routes)
         config = PublishConfig(retry_min_ms=1, retry_max_s=0.01, retry_max=3)
         letters = DeadLetters(tmp_path / "dead", "scripted")
-        delivery = Delivery(bus, config, Encoding(1), letters, lambda _: None)
+        delivery = Delivery(bus, config, Encoding([frozenset()]), letters, lambda _: None)
         delivery.follow(log)
         delivery.start()
         stopped.append(delivery)

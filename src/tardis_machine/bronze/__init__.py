@@ -2,9 +2,10 @@
 
 from importlib.resources import files
 
+from tardis_machine.bronze.batch import EncodedBatch, Event, Rejected, Series
 from tardis_machine.bronze.context import Context, Origin
 from tardis_machine.bronze.decoder import Decoded, Envelope, decode
-from tardis_machine.bronze.encoder import Encoder, Event, Rejected, encode
+from tardis_machine.bronze.encoder import Encoder, encode
 from tardis_machine.bronze.errors import DecodeError, EncodeError
 
 __all__ = [
@@ -12,11 +13,13 @@ __all__ = [
     "DecodeError",
     "Decoded",
     "EncodeError",
+    "EncodedBatch",
     "Encoder",
     "Envelope",
     "Event",
     "Origin",
     "Rejected",
+    "Series",
     "decode",
     "descriptor_set",
     "encode",

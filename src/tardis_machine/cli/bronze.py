@@ -186,14 +186,14 @@ def _encode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWri
                 encoder.context = msgspec.structs.replace(context, ingest_us=time.time_ns() // 1000)
             results = encoder.encode_lines(batch, position)
             envelopes = []
-            for result in results:
+            for result in results.in_order():
                 if isinstance(result, Rejected):
                     number = lines + _line_number(batch, result.position - position)
                     reports.add(f"line {number}", result.error)
                 else:
                     envelopes.append(frame(result.value))
             sink.write(b"".join(envelopes))
-            position += len(results)
+            position += results.messages
             lines += batch.count(b"\n")
     except EncodeError as error:
         reports.add(f"after line {lines}", error)

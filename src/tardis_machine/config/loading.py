@@ -31,6 +31,7 @@ from tardis_machine.config.values import (
     native,
     snake,
 )
+from tardis_machine.kernel import kernel
 
 S = TypeVar("S", bound=Section)
 
@@ -169,7 +170,7 @@ def load(
         print_help(sections, arguments, prog=prog, description=description, epilog=epilog)
         raise SystemExit(0)
     if any(argument in {"-v", "--version"} for argument in arguments):
-        sys.stdout.write(f"{__version__}\n")
+        sys.stdout.write(f"{__version__} (kernel: {kernel()})\n")
         raise SystemExit(0)
     parser = Parser(prog=prog, add_help=False)
     add_flags(parser, sections)

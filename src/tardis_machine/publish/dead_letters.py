@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tardis_machine.bronze import Context, Event, Rejected
+from tardis_machine.bronze import Context, Event, Rejected, Series
 from tardis_machine.journal.durable import make_directory, open_private, sync_directory, write_all
 
 _NAME: Final = "{bus}.ndjson"
@@ -41,10 +41,7 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
             return None
         return Event(
             value=base64.b64decode(self.value),
-            payload_case=self.payload_case,
-            exchange=self.exchange,
-            symbol=self.symbol,
-            data_type=self.data_type,
+            series=Series(self.exchange, self.symbol, self.payload_case, self.data_type),
             event_id=self.event_id,
             local_us=self.local_us,
             position=self.position,

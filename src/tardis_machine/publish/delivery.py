@@ -218,17 +218,15 @@ class Delivery:
             context, line, position = self._encoding.announce(self.name, found)
             events = [self._encoding.event(context, line, position)]
         else:
-            context, encoded = self._encoding.events(load.track.log.name, found)
-            events = [event for event in encoded if not isinstance(event, Rejected)]
-            load.unencodable = len(encoded) - len(events)
-            if load.unencodable:
-                rejected = [each for each in encoded if isinstance(each, Rejected)]
-                if not self._bury(context, rejected):
-                    return False
-            if len(encoded) != found.messages:
+            context, batch = self._encoding.events(load.track.log.name, found)
+            load.unencodable = len(batch.rejected)
+            if batch.rejected and not self._bury(context, batch.rejected):
+                return False
+            events = batch.events()
+            if batch.messages != found.messages:
                 _log.error(
                     "entry's message count is wrong",
-                    extra={"said": found.messages, "found": len(encoded), "offset": found.offset},
+                    extra={"said": found.messages, "found": batch.messages, "offset": found.offset},
                 )
         self._router.context = context
         load.fill(context, self._router.route(events))

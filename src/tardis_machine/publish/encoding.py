@@ -4,11 +4,20 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from tardis_machine.bronze import Context, EncodeError, Encoder, Event, Origin, Rejected
+from tardis_machine.bronze import (
+    Context,
+    EncodedBatch,
+    EncodeError,
+    Encoder,
+    Event,
+    Origin,
+    Rejected,
+)
 from tardis_machine.journal import Entry, Gap, Provenance
 from tardis_machine.journal.entry import decode_provenance, encode_provenance
 from tardis_machine.messages import ErrorMessage, Time, encode_line
@@ -16,8 +25,6 @@ from tardis_machine.messages import ErrorMessage, Time, encode_line
 _log = logging.getLogger(__name__)
 
 _KEPT_BYTES: Final = 16 << 20
-
-Encoded = list[Event | Rejected]
 
 
 def context_of(provenance: bytes, ingest_us: int) -> Context:
@@ -42,15 +49,19 @@ class Encoding:
     A bus that lags by more than is kept encodes for itself.
     """
 
-    def __init__(self, buses: int) -> None:
-        self._keep_bytes = _KEPT_BYTES if buses > 1 else 0
-        self._kept: OrderedDict[tuple[str, int, int], tuple[Context, Encoded, int]] = OrderedDict()
+    def __init__(self, include: Sequence[frozenset[str]]) -> None:
+        """`include` has each bus's allow-list; one that is empty allows everything."""
+        self._include = frozenset[str]().union(*include) if all(include) else None
+        self._keep_bytes = _KEPT_BYTES if len(include) > 1 else 0
+        self._kept: OrderedDict[tuple[str, int, int], tuple[Context, EncodedBatch, int]] = (
+            OrderedDict()
+        )
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self._encoder = Encoder(Context())
 
-    def events(self, log: str, entry: Entry) -> tuple[Context, Encoded]:
-        """Give an entry's events, in order, one per message."""
+    def events(self, log: str, entry: Entry) -> tuple[Context, EncodedBatch]:
+        """Give an entry's events, as far as any bus wants them."""
         key = (log, entry.segment, entry.offset)
         with self._lock:
             known = self._kept.get(key)
@@ -59,7 +70,7 @@ class Encoding:
             try:
                 context = context_of(entry.provenance, entry.ingest_us)
                 self._encoder.context = context
-                events = self._encoder.encode_lines(entry.data, entry.position)
+                events = self._encoder.encode_lines(entry.data, entry.position, self._include)
             except Exception as error:  # noqa: BLE001 - one entry must not stop all that follow
                 _log.exception("entry cannot be encoded", extra={"log": log, "entry": entry.offset})
                 context, events = Context(), _rejected(entry, error)
@@ -71,7 +82,7 @@ class Encoding:
         """Encode a single line that is in no journal."""
         with self._lock:
             self._encoder.context = context
-            (found,) = self._encoder.encode_lines(line, position)
+            found = self._encoder.encode_line(line, position)
         if isinstance(found, Rejected):
             raise found.error
         return found
@@ -90,7 +101,7 @@ class Encoding:
         return context, encode_line(message), gap.first.position if gap.first else 0
 
     def _keep(
-        self, key: tuple[str, int, int], context: Context, events: Encoded, size: int
+        self, key: tuple[str, int, int], context: Context, events: EncodedBatch, size: int
     ) -> None:
         self._kept[key] = (context, events, size)
         self._kept_bytes += size
@@ -99,11 +110,12 @@ class Encoding:
             self._kept_bytes -= gone
 
 
-def _rejected(entry: Entry, error: Exception) -> Encoded:
+def _rejected(entry: Entry, error: Exception) -> EncodedBatch:
     """Turn an entry that is beyond the encoder into dead letters, line by line."""
     reason = EncodeError(f"{type(error).__name__}: {error}")
     lines = enumerate(entry.data.splitlines(), entry.position)
-    return [Rejected(line, reason, position) for position, line in lines]
+    rejected = [Rejected(line, reason, position) for position, line in lines]
+    return EncodedBatch([], len(rejected), rejected)
 
 
 class _Line(msgspec.Struct, rename="camel"):

@@ -42,7 +42,7 @@ class Publisher:
         self._names = tuple(buses)
         self._retired = {name: Account() for name in buses}
         self._kept_for: set[tuple[str, str]] = set()
-        self._encoding = Encoding(len(buses))
+        self._encoding = Encoding([settings.routing().include for settings in buses.values()])
         self._draining = False
         self._deliveries = {name: self._deliver(name) for name in buses}
         self._revivals = {name: Backoff(_SHORTEST_S, config.retry_max_s) for name in buses}

@@ -177,8 +177,7 @@ class _Waiting(NamedTuple):
 
 def _encode(letter: DeadLetter) -> Event | Rejected:
     """Encode a line that could not be encoded before; it may be a newer encoder's turn."""
-    [event] = Encoder(letter.context).encode_lines(letter.line.encode(), letter.position)
-    return event
+    return Encoder(letter.context).encode_line(letter.line.encode(), letter.position)
 
 
 def _send(

@@ -10,7 +10,7 @@ from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.record import Headers, Record, Target
 
 if TYPE_CHECKING:
-    from tardis_machine.bronze import Context, Event
+    from tardis_machine.bronze import Context, Event, Series
 
 CONTENT_TYPE: Final = "application/x-protobuf"
 DEFAULT_KEY: Final = "{{exchange}}|{{symbol}}|{{payloadCase}}"
@@ -154,7 +154,7 @@ class Router:
         self._routing = routing
         self._overhead = overhead
         self._weigh = weigh
-        self._targets: dict[tuple[str, str, str, str], Target | None] = {}
+        self._targets: dict[Series, Target | None] = {}
         self._values: dict[str, str] = {}
         templates = [t for t in (routing.destination, routing.key) if t is not None]
         templates += [template for _, template in routing.header_templates]
@@ -183,11 +183,10 @@ class Router:
         targets, weigh = self._targets, self._weigh
         records: list[Record] = []
         for event in events:
-            kind = (event.exchange, event.symbol, event.payload_case, event.data_type)
             try:
-                target = targets[kind]
+                target = targets[event.series]
             except KeyError:
-                target = self._resolve(event, kind)
+                target = self._resolve(event)
             if target is not None:
                 records.append(Record(event, target, weigh(event, target)))
         return records
@@ -198,7 +197,7 @@ class Router:
             return sorted(values.items())
         return [(name, values.get(name, "")) for name in self._used]
 
-    def _resolve(self, event: "Event", kind: tuple[str, str, str, str]) -> Target | None:
+    def _resolve(self, event: "Event") -> Target | None:
         if len(self._targets) >= _CACHED_ROUTES:
             self._targets.clear()
         target = None
@@ -209,7 +208,7 @@ class Router:
             key = self._routing.fit_key(key)
             plain = Target(destination, key, self._headers(event))
             target = plain._replace(weight=self._overhead(plain))
-        self._targets[kind] = target
+        self._targets[event.series] = target
         return target
 
     def _destination(self, event: "Event") -> str:

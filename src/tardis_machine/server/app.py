@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
 from tardis_machine.history import History
+from tardis_machine.kernel import kernel
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
@@ -94,7 +95,8 @@ class TardisMachine:
             await self.stop()
             taken.close()
             raise
-        log.info("listening", extra={"http": _address(taken.http), "ws": _address(taken.websocket)})
+        where = {"http": _address(taken.http), "ws": _address(taken.websocket)}
+        log.info("listening", extra={**where, "kernel": str(kernel())})
 
     async def stop(self) -> "DrainReport | None":
         """End what is under way, deliver what is journalled, and say what became of it."""

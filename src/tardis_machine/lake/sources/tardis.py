@@ -228,10 +228,14 @@ class TardisReader(DataSourceReader):
         with NormalizedReplay([partition.replay], history=history) as replay:
             for batch in replay.batches():
                 # A line without an envelope stays a record, and ends in quarantine.
-                values += [
-                    event.value if isinstance(event, Event) else event.line
-                    for event in encoder.encode_lines(batch.data, position)
-                ]
+                encoded = encoder.encode_lines(batch.data, position)
+                if encoded.rejected:
+                    values += [
+                        event.value if isinstance(event, Event) else event.line
+                        for event in encoded.in_order()
+                    ]
+                else:
+                    values += encoded.values()
                 position += batch.count
                 if len(values) >= _ROWS:
                     yield self._batch(partition, first, values)

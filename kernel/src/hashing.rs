@@ -1,0 +1,34 @@
+//! A fast hash with a seed of its own for every process: names come from outside.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+#[derive(Clone)]
+pub struct Seeded(u64);
+
+impl Default for Seeded {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0_u64))
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = Xxh3;
+
+    fn build_hasher(&self) -> Xxh3 {
+        Xxh3(self.0)
+    }
+}
+
+pub struct Xxh3(u64);
+
+impl Hasher for Xxh3 {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,22 @@
+//! The hot path of tardis-machine: what its Python does, for the same bytes, compiled.
+
+mod bronze;
+mod guard;
+mod hashing;
+mod json;
+mod numbers;
+mod times;
+
+use pyo3::prelude::*;
+
+/// Moves with every change of what Python and this module ask of each other.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("INTERFACE", INTERFACE)?;
+    module.add("KernelError", module.py().get_type::<guard::KernelError>())?;
+    module.add_class::<bronze::BronzeEncoder>()?;
+    Ok(())
+}

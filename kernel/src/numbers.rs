@@ -1,0 +1,235 @@
+//! Number text exactly as JavaScript prints it, and in plain decimal notation.
+
+/// Text that is not a finite number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotANumber;
+
+/// A double keeps every decimal number of up to 15 digits: their text need not go through one.
+const EXACT_DIGITS: usize = 15;
+
+/// What the text of a number consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// Digits of the whole part.
+    whole: usize,
+    /// Digits behind the point; none if there is no point.
+    fraction: usize,
+    has_point: bool,
+    has_exponent: bool,
+    /// How many bytes the sign takes.
+    sign: usize,
+    /// Where the number ends.
+    pub end: usize,
+}
+
+/// Scan a JSON number at the start of `text`; what follows it is not looked at.
+pub fn scan(text: &[u8]) -> Option<Form> {
+    let sign = usize::from(text.first() == Some(&b'-'));
+    let mut at = sign;
+    let whole = digits(&text[at..]);
+    if whole == 0 || (whole > 1 && text[at] == b'0') {
+        return None;
+    }
+    at += whole;
+    let mut fraction = 0;
+    let has_point = text.get(at) == Some(&b'.');
+    if has_point {
+        fraction = digits(&text[at + 1..]);
+        if fraction == 0 {
+            return None;
+        }
+        at += 1 + fraction;
+    }
+    let has_exponent = matches!(text.get(at), Some(b'e' | b'E'));
+    if has_exponent {
+        at += 1;
+        if matches!(text.get(at), Some(b'+' | b'-')) {
+            at += 1;
+        }
+        let exponent = digits(&text[at..]);
+        if exponent == 0 {
+            return None;
+        }
+        at += exponent;
+    }
+    Some(Form { whole, fraction, has_point, has_exponent, sign, end: at })
+}
+
+#[inline]
+fn digits(text: &[u8]) -> usize {
+    text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len())
+}
+
+impl Form {
+    /// Tell whether it is a count of at most so many digits.
+    pub fn is_short_whole(&self, digits: usize) -> bool {
+        !self.has_point && self.is_short_fixed(digits, 0)
+    }
+
+    /// Tell whether it has no sign, no exponent, and at most so many digits before and behind its
+    /// point.
+    pub fn is_short_fixed(&self, whole: usize, fraction: usize) -> bool {
+        !self.has_exponent && self.sign == 0 && self.whole <= whole && self.fraction <= fraction
+    }
+
+    /// The length of the text without the zeros that end it, if it is then canonical as it stands:
+    /// short enough for a double to keep, and with no exponent, in the text or in JavaScript's.
+    #[inline]
+    fn plain_end(&self, text: &[u8]) -> Option<usize> {
+        if self.has_exponent || self.whole + self.fraction > EXACT_DIGITS {
+            return None;
+        }
+        if !self.has_point {
+            // -0 prints as 0.
+            return (self.sign == 0 || text[1] != b'0').then_some(self.end);
+        }
+        let point = self.sign + self.whole;
+        let mut end = self.end;
+        while text[end - 1] == b'0' {
+            end -= 1;
+        }
+        if end == point + 1 {
+            return (self.sign == 0 || text[1] != b'0').then_some(point);
+        }
+        let tiny = self.whole == 1 && text[self.sign] == b'0' && text[point + 1..end].starts_with(b"000000");
+        (!tiny).then_some(end)
+    }
+}
+
+/// Print a double as JavaScript does.
+pub fn write_float(number: f64, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+    if !number.is_finite() {
+        return Err(NotANumber);
+    }
+    out.extend_from_slice(ryu_js::Buffer::new().format_finite(number).as_bytes());
+    Ok(())
+}
+
+/// Print a JSON number, already scanned, as JavaScript does.
+#[inline]
+pub fn write_scanned(text: &[u8], form: &Form, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+    if let Some(end) = form.plain_end(text) {
+        out.extend_from_slice(&text[..end]);
+        return Ok(());
+    }
+    write_float(parse(&text[..form.end])?, out)
+}
+
+/// Print the text of a number, whatever form it has, as JavaScript does.
+pub fn write_text(text: &[u8], out: &mut Vec<u8>) -> Result<(), NotANumber> {
+    match scan(text) {
+        Some(form) if form.end == text.len() => write_scanned(text, &form, out),
+        _ => write_float(parse(text)?, out),
+    }
+}
+
+/// Print a scanned JSON number in plain decimal notation, as short as reads back to the same.
+#[inline]
+pub fn write_decimal(text: &[u8], form: &Form, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+    if let Some(end) = form.plain_end(text) {
+        out.extend_from_slice(&text[..end]);
+        return Ok(());
+    }
+    let start = out.len();
+    write_float(parse(&text[..form.end])?, out)?;
+    if let Some(at) = out[start..].iter().position(|byte| *byte == b'e') {
+        let printed = out.split_off(start);
+        write_without_exponent(&printed[..at], &printed[at + 1..], out)?;
+    }
+    Ok(())
+}
+
+/// Move the point to where an exponent says.
+fn write_without_exponent(mantissa: &[u8], exponent: &[u8], out: &mut Vec<u8>) -> Result<(), NotANumber> {
+    let power: i32 = ascii(exponent)?.parse().map_err(|_| NotANumber)?;
+    let (sign, mantissa) = match mantissa.strip_prefix(b"-") {
+        Some(rest) => (&b"-"[..], rest),
+        None => (&b""[..], mantissa),
+    };
+    let digits: Vec<u8> = mantissa.iter().copied().filter(|byte| *byte != b'.').collect();
+    // The number is d.ddd times ten to the power.
+    let point = usize::try_from(power.unsigned_abs()).map_err(|_| NotANumber)?;
+    out.extend_from_slice(sign);
+    if power < 0 {
+        out.extend_from_slice(b"0.");
+        out.resize(out.len() + point - 1, b'0');
+        out.extend_from_slice(&digits);
+    } else {
+        // JavaScript prints an exponent from 1e21 on, and a double has at most 17 digits.
+        out.extend_from_slice(&digits);
+        out.resize(out.len() + point + 1 - digits.len().min(point + 1), b'0');
+    }
+    Ok(())
+}
+
+/// Read the text of a number: what Python's float takes, but for names, blanks and underscores.
+pub fn parse(text: &[u8]) -> Result<f64, NotANumber> {
+    // Rust would also read "inf" and "nan".
+    if !text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E')) {
+        return Err(NotANumber);
+    }
+    let number: f64 = ascii(text)?.parse().map_err(|_| NotANumber)?;
+    if number.is_finite() { Ok(number) } else { Err(NotANumber) }
+}
+
+fn ascii(text: &[u8]) -> Result<&str, NotANumber> {
+    std::str::from_utf8(text).map_err(|_| NotANumber)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(text: &str) -> Option<String> {
+        let mut out = Vec::new();
+        write_text(text.as_bytes(), &mut out).ok()?;
+        String::from_utf8(out).ok()
+    }
+
+    fn decimal(text: &str) -> String {
+        let mut out = Vec::new();
+        let form = scan(text.as_bytes()).unwrap();
+        write_decimal(text.as_bytes(), &form, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_print_as_in_javascript() {
+        for (text, expected) in [
+            ("0.00100000", "0.001"),
+            ("61130.0", "61130"),
+            ("1E-7", "1e-7"),
+            ("0.0000001", "1e-7"),
+            ("0.000001", "0.000001"),
+            ("-0", "0"),
+            ("-0.000", "0"),
+            ("-0.5", "-0.5"),
+            ("123456789012345678901234567890", "1.2345678901234568e+29"),
+            ("1e21", "1e+21"),
+            ("100000000000000000000", "100000000000000000000"),
+            (".5", "0.5"),
+            ("5.", "5"),
+            ("+5", "5"),
+        ] {
+            assert_eq!(printed(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in ["", "-", "inf", "nan", "1_000", " 1", "1e999", "0x10", "1,5"] {
+            assert_eq!(printed(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn decimals_have_no_exponent() {
+        for (text, expected) in [
+            ("1e-7", "0.0000001"),
+            ("2.143e-10", "0.0000000002143"),
+            ("1.5e+21", "1500000000000000000000"),
+            ("1.2345678901234567e+25", "12345678901234567000000000"),
+            ("-1e-7", "-0.0000001"),
+            ("0.5", "0.5"),
+            ("-0", "0"),
+        ] {
+            assert_eq!(decimal(text), expected, "{text}");
+        }
+    }
+}

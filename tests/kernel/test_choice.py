@@ -1,0 +1,86 @@
+"""Which kernel serves, and what is said when it is not the one that was hoped for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tardis_machine import __version__
+from tardis_machine.kernel import INTERFACE, VARIABLE, KernelChoiceError, kernel
+
+ROOT = Path(__file__).parents[2]
+FITTING = f"INTERFACE = {INTERFACE}\n__version__ = '9.9.9'\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for a kernel that hides the real one."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tardis_machine_kernel", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    kernel.cache_clear()
+    return tmp_path / "tardis_machine_kernel.py"
+
+
+@pytest.fixture(autouse=True)
+def _choose_anew() -> object:
+    kernel.cache_clear()
+    yield
+    kernel.cache_clear()
+
+
+def test_a_kernel_that_fits_serves(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed.write_text(FITTING)
+    assert str(kernel()) == "compiled 9.9.9"
+    kernel.cache_clear()
+    monkeypatch.setenv(VARIABLE, "python")
+    assert kernel().module is None
+    assert str(kernel()) == f"python ({VARIABLE}=python)"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (f"INTERFACE = {INTERFACE + 1}", f"interface {INTERFACE + 1}, this version needs"),
+        ("raise ImportError('GLIBC_9.99 not found')", "broken: GLIBC_9.99 not found"),
+        ("import something_that_it_needs", "broken: No module named 'something_that_it_needs'"),
+        ("", "broken: module 'tardis_machine_kernel' has no attribute 'INTERFACE'"),
+        ("1 / 0", "broken: division by zero"),
+    ],
+)
+def test_one_that_does_not_fit_is_named_and_python_serves(
+    installed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+    reason: str,
+) -> None:
+    installed.write_text(source)
+    assert kernel().module is None
+    assert reason in str(kernel())
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert reason in warning.__dict__["reason"]
+    kernel.cache_clear()
+    monkeypatch.setenv(VARIABLE, "compiled")
+    with pytest.raises(KernelChoiceError, match="TM_KERNEL=compiled: the installed"):
+        kernel()
+
+
+def test_a_choice_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "rust")
+    with pytest.raises(KernelChoiceError, match="expected auto, compiled, python"):
+        kernel()
+
+
+def test_the_version_tells() -> None:
+    command = [Path(sys.executable).with_name("tardis-machine"), "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert shown == f"{__version__} (kernel: {kernel()})\n"
+
+
+def test_both_distributions_have_one_version() -> None:
+    assert f'version = "{__version__}"' in (ROOT / "kernel" / "Cargo.toml").read_text()
+    extra = f'fast = ["tardis-machine-kernel=={__version__}"]'
+    assert extra in (ROOT / "pyproject.toml").read_text()
