@@ -12,6 +12,7 @@ from tardis_machine.numbers import of_float
 from tardis_machine.times import END_MS, SECOND_TEXTS, SECONDS
 
 Side = Literal["buy", "sell", "unknown"]
+ErrorCode = Literal["WS_CONNECT", "WS_SEND", "SOURCE_AUTH", "SOURCE_RATE_LIMIT"]
 
 
 class MessageError(TardisMachineError):
@@ -204,16 +205,23 @@ class TradeBar(_Fields, tag_field="type", tag="trade_bar", kw_only=True):
 
 
 class Disconnect(_Fields, tag_field="type", tag="disconnect", kw_only=True):
+    """The connection to the exchange broke; why is told to buses, not to clients."""
+
     exchange: str
     local_timestamp: Time
     symbols: list[str] | None = None
+    reason: str | None = None
+    close_code: int | None = None
 
 
 class ErrorMessage(_Fields, tag_field="type", tag="error", kw_only=True):
+    """Something went wrong on the way from the exchange; its code is told to buses only."""
+
     exchange: str
     local_timestamp: Time
     details: str
     sub_sequent_errors_count: int
+    code: ErrorCode | None = None
 
 
 Message = (

@@ -30,8 +30,8 @@ KEYS: Final[Mapping[str, str]] = {
     "localTimestamp",
     "trade_bar": "symbol exchange name interval kind open high low close volume buyVolume "
     "sellVolume trades vwap openTimestamp closeTimestamp localTimestamp timestamp",
-    "disconnect": "exchange localTimestamp symbols?",
-    "error": "exchange localTimestamp details subSequentErrorsCount",
+    "disconnect": "exchange localTimestamp symbols? reason? closeCode?",
+    "error": "exchange localTimestamp details subSequentErrorsCount code?",
 }
 
 _NOTABLE: Final = (
@@ -122,6 +122,9 @@ _VALUES: Final[dict[str, st.SearchStrategy[Any]]] = {
     "isSnapshot": st.booleans(),
     "underlyingIndex": texts,
     "details": texts,
+    "reason": texts.filter(bool),
+    "closeCode": st.integers(1, 2**32 - 1),
+    "code": st.sampled_from(("WS_CONNECT", "WS_SEND", "SOURCE_AUTH", "SOURCE_RATE_LIMIT")),
     "name": st.one_of(
         texts, st.sampled_from(("quote", "quote_10s", "book_snapshot_5_100ms", "trade_bar_1s"))
     ),

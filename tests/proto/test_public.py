@@ -191,7 +191,7 @@ def test_unknown_fields_survive_us(case: str) -> None:
             {"details": "d", "subsequent_errors": 2, "code": 1},
             (
                 b'{"type":"error","exchange":"bitmex","localTimestamp":"2024-03-01T00:00:00.123456Z",'
-                b'"details":"d","subSequentErrorsCount":2}'
+                b'"details":"d","subSequentErrorsCount":2,"code":"WS_CONNECT"}'
             ),
         ),
         (
@@ -199,7 +199,7 @@ def test_unknown_fields_survive_us(case: str) -> None:
             {"reason": "r", "close_code": 1006},
             (
                 b'{"type":"disconnect","exchange":"bitmex",'
-                b'"localTimestamp":"2024-03-01T00:00:00.123456Z"}'
+                b'"localTimestamp":"2024-03-01T00:00:00.123456Z","reason":"r","closeCode":1006}'
             ),
         ),
     ],

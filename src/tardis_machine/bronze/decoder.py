@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from google.protobuf.message import DecodeError as ProtobufError
@@ -378,13 +378,25 @@ def _error(event: pb.NormalizedEvent, payload: pb.ControlError) -> Message:
         local_timestamp=_local(event),
         details=payload.details,
         sub_sequent_errors_count=payload.subsequent_errors,
+        code=_error_code(payload.code),
     )
+
+
+def _error_code(number: int) -> messages.ErrorCode | None:
+    """Name a code; those that are not known here are newer than this."""
+    value = pb.ErrorCode.DESCRIPTOR.values_by_number.get(number)
+    name = "" if value is None else value.name.removeprefix("ERROR_CODE_")
+    return name if name in get_args(messages.ErrorCode) else None  # type: ignore[return-value]
 
 
 def _disconnect(event: pb.NormalizedEvent, payload: pb.ControlDisconnect) -> Message:
     symbols = list(payload.symbols.symbols) if payload.HasField("symbols") else None
     return messages.Disconnect(
-        exchange=event.exchange, local_timestamp=_local(event), symbols=symbols
+        exchange=event.exchange,
+        local_timestamp=_local(event),
+        symbols=symbols,
+        reason=payload.reason or None,
+        close_code=payload.close_code or None,
     )
 
 

@@ -1,7 +1,7 @@
 """Payloads: for each, what writes it from a wire message."""
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from msgspec import UNSET
 
@@ -15,6 +15,7 @@ from tardis_machine.bronze.fields import (
     count,
 )
 from tardis_machine.bronze.times import MILLIS_END, SECONDS, TimeField
+from tardis_machine.messages import ErrorCode
 from tardis_machine.numbers import decimals
 
 _Written = tuple[bytes, bytes]
@@ -373,13 +374,15 @@ def _quote() -> _Write:
 
 def _error() -> _Write:
     details_field = TextField(pb.ControlError.DETAILS_FIELD_NUMBER, optional=False)
+    codes = {name: pb.ErrorCode.Value(f"ERROR_CODE_{name}") for name in get_args(ErrorCode)}
+    code_field = choices(pb.ControlError.CODE_FIELD_NUMBER, codes)
 
     def write(message: Any) -> _Written:
         errors = message.sub_sequent_errors_count
         body = details_field.write(message.details) + count(
             pb.ControlError.SUBSEQUENT_ERRORS_FIELD_NUMBER, errors
         )
-        return body, b""
+        return body + code_field.get(message.code, b""), b""
 
     return write
 
@@ -387,12 +390,17 @@ def _error() -> _Write:
 def _disconnect() -> _Write:
     symbols_field = Heads(pb.ControlDisconnect.SYMBOLS_FIELD_NUMBER)
     symbol_field = TextField(pb.SymbolList.SYMBOLS_FIELD_NUMBER)
+    reason_field = TextField(pb.ControlDisconnect.REASON_FIELD_NUMBER)
 
     def write(message: Any) -> _Written:
-        if message.symbols is UNSET:
-            return b"", b""
-        symbols = b"".join(map(symbol_field.write, message.symbols))
-        return symbols_field[len(symbols)] + symbols, b""
+        close_code = 0 if message.close_code is UNSET else message.close_code
+        body = reason_field.write(message.reason) + count(
+            pb.ControlDisconnect.CLOSE_CODE_FIELD_NUMBER, close_code
+        )
+        if message.symbols is not UNSET:
+            symbols = b"".join(map(symbol_field.write, message.symbols))
+            body += symbols_field[len(symbols)] + symbols
+        return body, b""
 
     return write
 

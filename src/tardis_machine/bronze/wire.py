@@ -16,12 +16,17 @@ MAX_DETAILS: Final = 100_000
 
 _Name = Annotated[str, Meta(max_length=MAX_NAME)]
 _Details = Annotated[str, Meta(max_length=MAX_DETAILS)]
+# Neither may be empty: that is how they are absent.
+_Reason = Annotated[str, Meta(min_length=1, max_length=MAX_DETAILS)]
+_CloseCode = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 _Count32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Count63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 _SPECIAL: Final[dict[tuple[str, str], Any]] = {
     ("ErrorMessage", "details"): _Details,
     ("ErrorMessage", "sub_sequent_errors_count"): _Count32,
+    ("Disconnect", "reason"): _Reason | UnsetType,
+    ("Disconnect", "close_code"): _CloseCode | UnsetType,
     ("BookSnapshot", "depth"): _Count32,
     ("TradeBar", "trades"): _Count63,
     ("TradeBar", "vwap"): float | None,

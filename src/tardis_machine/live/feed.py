@@ -213,7 +213,7 @@ class Feed:
         failure = Failure(self.exchange, self._clock.stamp(), str(error), self._errors)
         line = msgspec.json.encode(failure) + b"\n"
         if self._journal is not None:
-            failure.code = code
+            failure.code = None if code == LiveError.code else code
             self._journal.append(msgspec.json.encode(failure) + b"\n", 1)
         for listener in tuple(self._listeners):
             if listener.with_errors:
