@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,85 @@ async def test_an_error_after_the_first_byte_cuts_the_response(
     assert b"not yours" not in received
 
 
+async def test_an_early_error_does_not_swallow_what_preceded_it(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = lambda exchange, minute: b"".join(
+        bitmex_trades(exchange, minute).splitlines(keepends=True)[:5]
+    )
+    tardis_api.fail_at(1_709_251_200 // 60 + 2, Fault(status=403, body="not yours"))
+    options = OPTIONS | {"to": "2024-03-01T00:04", "dataTypes": ["trade"]}
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        assert response.status == 200
+        first = await response.content.readline()
+        assert json.loads(first)["id"] == f"{1_709_251_200 // 60}-0"
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+
+
+async def test_http_1_0_sees_a_cut_as_well(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = bitmex_trades
+    tardis_api.fail_at(1_709_251_200 // 60 + 2, Fault(status=403, body="not yours"))
+    options = OPTIONS | {"to": "2024-03-01T00:04", "dataTypes": ["trade"]}
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(f"GET /replay-normalized{query(options)} HTTP/1.0\r\n\r\n".encode())
+    with pytest.raises(ConnectionResetError):
+        await reader.read(-1)
+    writer.close()
+
+
+async def test_stopping_the_server_cuts_what_is_under_way(start: Start) -> None:
+    served = await start()
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        await response.content.readline()
+        await served.machine.stop()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    outcomes = served.machine.metrics.responses.labels("/replay-normalized", "stopped")
+    assert outcomes._value.get() == 1
+
+
+async def test_stopping_the_server_refuses_what_has_not_begun(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(*[Fault(wait_for=threading.Event())] * 2)
+    asking = asyncio.ensure_future(served.client.get(served.http("/replay-normalized", OPTIONS)))
+    gauge = served.machine.metrics.active.labels("/replay-normalized")
+    await until(lambda: gauge._value.get() == 1)
+    await served.machine.stop()
+    async with await asking as response:
+        assert response.status == 503
+        assert "shutting down" in (await response.json())["message"]
+
+
+async def test_a_client_that_stalls_is_cut(start: Start) -> None:
+    served = await start(stall_timeout_s=0.4)
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    outcomes = served.machine.metrics.responses.labels("/replay-normalized", "stalled")
+    with socket.create_connection(("127.0.0.1", served.port)) as stalled:
+        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        stalled.sendall(request.encode())
+        await until(lambda: outcomes._value.get() == 1)
+    assert served.machine.metrics.active.labels("/replay-normalized")._value.get() == 0
+
+
+async def test_a_client_that_goes_on_in_time_is_not_cut(start: Start) -> None:
+    served = await start(stall_timeout_s=3)
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        total = 0
+        while piece := await response.content.read(1 << 23):
+            total += len(piece)
+            await asyncio.sleep(0.1)
+    assert total == len(library(options))
+
+
 @pytest.mark.parametrize(
     ("path", "options", "bad"),
     [
@@ -266,7 +346,9 @@ async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
     gauge = served.machine.metrics.active.labels("/replay-normalized")
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-    writer.write(f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(
+        f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    )
     await reader.readexactly(1000)
     assert gauge._value.get() == 1
     writer.transport.abort()
@@ -281,7 +363,7 @@ async def test_a_slow_client_is_waited_for(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.port)) as slow:
         slow.setblocking(False)
         loop = asyncio.get_running_loop()
-        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
         await loop.sock_sendall(slow, request.encode())
         before = -1.0
         while sent._value.get() != before or before == 0:  # until the server stands still

@@ -81,18 +81,6 @@ async def test_what_precedes_an_error_is_sent() -> None:
     assert sink.sent == [(b"a\n", 1)]
 
 
-async def test_an_error_can_be_the_whole_answer() -> None:
-    script, sink = Script(b"a\n", ValueError("bad")), Sink()
-    with pytest.raises(ValueError, match="bad"):
-        await deliver(script, script.batches(), sink.send, turns=Turns(), eager=False)
-    assert sink.sent == []
-    large = b"x" * 70_000 + b"\n"
-    script = Script(large, b"a\n", ValueError("bad"))
-    with pytest.raises(ValueError, match="bad"):
-        await deliver(script, script.batches(), sink.send, turns=Turns(), eager=False)
-    assert sink.sent == [(large, 1), (b"a\n", 1)]
-
-
 class FullJournal:
     """Has room only after someone has waited."""
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from tardis_machine.server import websocket
+from tardis_machine.server import session
 from tests.server.conftest import Served, Start, bitmex_trades, until
 from tests.server.test_http import OPTIONS, library
 from tests.servers.tardis_api import Fault, TardisApi
@@ -140,8 +140,8 @@ async def test_pings_are_answered(served: Served) -> None:
 async def test_a_silent_client_is_pinged_then_cut(
     start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "PING_S", 0.1)
-    monkeypatch.setattr(websocket, "SILENCE_S", 0.25)
+    monkeypatch.setattr(session, "PING_S", 0.1)
+    monkeypatch.setattr(session, "SILENCE_S", 0.25)
     served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
     tardis_api.fail(*[Fault(wait_for=threading.Event())] * 2)
     url = served.ws("/ws-replay-normalized", OPTIONS)
@@ -153,8 +153,8 @@ async def test_a_silent_client_is_pinged_then_cut(
 async def test_a_client_that_answers_pings_stays(
     start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "PING_S", 0.1)
-    monkeypatch.setattr(websocket, "SILENCE_S", 0.25)
+    monkeypatch.setattr(session, "PING_S", 0.1)
+    monkeypatch.setattr(session, "SILENCE_S", 0.25)
     served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
     tardis_api.fail(*[Fault(wait_for=threading.Event())] * 2)
     url = served.ws("/ws-replay-normalized", OPTIONS)
@@ -206,3 +206,50 @@ async def test_stopping_the_server_says_so(start: Start) -> None:
         await stopping
     assert message.type is WSMsgType.CLOSE
     assert message.data == 1001
+
+
+async def test_late_pongs_lose_nothing(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PING_S", 0.02)
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = bitmex_trades
+    pinged = threading.Event()
+    tardis_api.fail(*[Fault(wait_for=pinged)] * 2)
+    finished = served.machine.metrics.responses.labels("/ws-replay-normalized", "finished")
+    options = OPTIONS | {"dataTypes": ["trade"]}
+    url = served.ws("/ws-replay-normalized", options)
+    async with served.client.ws_connect(url, autoping=False) as socket:
+        first = await socket.receive()
+        assert first.type is WSMsgType.PING
+        pinged.set()
+        await until(lambda: finished._value.get() == 1)
+        await socket.pong(first.data)
+        await asyncio.sleep(0.1)  # time for a server that has hung up to answer with a reset
+        kinds = []
+        while (message := await socket.receive()).type is not WSMsgType.CLOSE:
+            if message.type is WSMsgType.PING:
+                await socket.pong(message.data)
+            kinds.append(message.type)
+    assert kinds.count(WSMsgType.TEXT) == 2000
+    assert message.data == 1000
+
+
+async def test_a_client_that_stalls_is_cut(start: Start) -> None:
+    served = await start(stall_timeout_s=0.4)
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    stalled = served.machine.metrics.responses.labels("/ws-replay-normalized", "stalled")
+    async with served.client.ws_connect(served.ws("/ws-replay-normalized", options)):
+        await until(lambda: stalled._value.get() == 1)
+
+
+async def test_nobody_waits_for_ever_for_an_answer_to_a_close(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PING_S", 0.1)
+    monkeypatch.setattr(session, "IDLE_S", 0.2)
+    async with served.client.ws_connect(served.ws("/nothing"), autoclose=False) as socket:
+        assert (await socket.receive()).data == 1008
+        connections = served.machine._listeners[1].connections
+        assert len(connections) == 1
+        await until(lambda: not served.machine._listeners[1].connections)

@@ -1,19 +1,22 @@
-"""Who may ask: header size, bearer token, browser origin; the same on both ports."""
+"""Who may ask: header size, host, browser origin, bearer token; the same on both ports."""
 
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from tardis_machine.server.settings import ServerConfig
+from tardis_machine.server.answers import failure
+from tardis_machine.server.settings import ServerConfig, is_loopback
 
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 20_000
 _MAX_HEADERS: Final = 1_000
+_FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 _OPEN_PATHS: Final = frozenset({"", "/health-check"})
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -58,21 +61,44 @@ class Listener(web.Server):
         return _Connection(self, loop=self._loop, **self._settings)
 
 
-class Gate:
-    """Answers those who may not pass."""
+class Address(NamedTuple):
+    """Where a request says it goes to or comes from."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    name: str
+    port: int | None
+
+    @classmethod
+    def read(cls, url: str) -> Self | None:
+        """Read a URL's; None if it has none that makes sense."""
+        try:
+            parts = urlsplit(url)
+            return cls((parts.hostname or "").rstrip("."), parts.port) if parts.netloc else None
+        except ValueError:
+            return None
+
+
+class Gate:
+    """Answers those who may not pass.
+
+    A web page can make its visitor's browser send requests to this server, which would spend
+    the API key and publish. Such requests come from a foreign origin; or, when the page's name
+    was made to point here, with a host that is not this server's.
+    """
+
+    def __init__(self, config: ServerConfig, port: int) -> None:
         self._token = None if config.auth_token is None else config.auth_token.encode()
         self._origins = frozenset(config.allow_origin)
+        self._hosts = frozenset(name.lower() for name in (config.host, *config.allow_host))
+        self._ports = frozenset({port, port + 1})
 
     def refusal(self, request: web.BaseRequest) -> web.Response | None:
         """Return the answer to a request that is not to be served, None to one that is."""
         if _header_bytes(request) > MAX_HEADER_BYTES:
             return _headers_too_large()
-        origin = request.headers.get("Origin")
-        if origin is not None and not self._allows(origin):
-            log.warning("origin refused", extra={"origin": origin[:200], "path": request.path})
-            return failure(403, f"origin {origin[:200]} is not allowed: see --allow-origin")
+        foreign = self._foreign(request)
+        if foreign is not None:
+            log.warning("browser refused", extra={"why": foreign, "path": request.path[:200]})
+            return failure(403, foreign)
         if self._token is None or request.path.rstrip("/") in _OPEN_PATHS:
             return None
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -86,7 +112,7 @@ class Gate:
     def sharing(self, request: web.BaseRequest) -> dict[str, str]:
         """Give the headers that let a named browser origin read the answer."""
         origin = request.headers.get("Origin")
-        if origin is None or not self._allows(origin):
+        if origin is None or not self._allows(origin, request):
             return {}
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
@@ -103,16 +129,42 @@ class Gate:
         }
         return web.Response(status=204, headers=headers)
 
-    def _allows(self, origin: str) -> bool:
-        return origin in self._origins or "*" in self._origins
+    def _foreign(self, request: web.BaseRequest) -> str | None:
+        """Say why a request may come from a foreign page."""
+        host = request.headers.get("Host")
+        if host is not None and not self._serves(host, request):
+            return f"host {host[:200]} is not this server: see --allow-host"
+        origin = request.headers.get("Origin")
+        if origin is not None:
+            if self._allows(origin, request):
+                return None
+            return f"origin {origin[:200]} is not allowed: see --allow-origin"
+        site = request.headers.get("Sec-Fetch-Site", "").lower()
+        if site in _FOREIGN_SITES:
+            return f"{site} requests of browsers are not allowed: see --allow-origin"
+        return None
 
+    def _serves(self, host: str, request: web.BaseRequest) -> bool:
+        if "*" in self._hosts:
+            return True
+        asked = Address.read(f"//{host}")
+        if asked is None:
+            return False
+        if asked.name in self._hosts or is_loopback(asked.name):
+            return True
+        transport = request.transport
+        own = None if transport is None else transport.get_extra_info("sockname")
+        return own is not None and asked.name == own[0]
 
-def failure(status: int, message: str, **details: object) -> web.Response:
-    """Answer with a JSON body that says what was wrong."""
-    body = {"message": message} | {
-        name: value for name, value in details.items() if value is not None
-    }
-    return web.json_response(body, status=status)
+    def _allows(self, origin: str, request: web.BaseRequest) -> bool:
+        if origin in self._origins or "*" in self._origins:
+            return True
+        # The server's own pages; those of its HTTP port may connect to the other.
+        asking = Address.read(origin)
+        asked = Address.read(f"//{request.headers.get('Host', '')}")
+        if asking is None or asked is None:
+            return False
+        return asking == asked or (asking.name == asked.name and asking.port in self._ports)
 
 
 def _headers_too_large() -> web.Response:

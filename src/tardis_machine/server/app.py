@@ -30,6 +30,7 @@ S = TypeVar("S", bound=Section)
 
 _RESERVED: Final = ("kinesis", "sqs", "redis")
 _END_WAIT_S: Final = 5.0
+_CUT_WAIT_S: Final = 0.5
 
 BusSettings = BusConfig | Mapping[str, Any]
 
@@ -105,11 +106,11 @@ class TardisMachine:
             return None
         while self._servers:
             self._servers.pop().close()
-        services.end()
+        await services.end(_END_WAIT_S)
         while self._listeners:
             listener = self._listeners.pop()
             listener.pre_shutdown()
-            await listener.shutdown(_END_WAIT_S)
+            await listener.shutdown(_CUT_WAIT_S)
         report = None if self._outbox is None else await self._outbox.stop()
         services.history.close()
         log.info("stopped")
@@ -126,6 +127,7 @@ class TardisMachine:
             raise
         self._services = services = Services(
             config=self.config,
+            port=sockets.http[0].getsockname()[1],
             history=history,
             metrics=self.metrics,
             outbox=self._outbox,

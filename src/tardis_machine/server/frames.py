@@ -1,16 +1,21 @@
-"""WebSocket text frames, many at once."""
+"""WebSocket frames of a server: text, many at once, and control."""
 
 from typing import Final
 
 _TEXT: Final = 0x81
-_MASK_FREE: Final = 126
+_CLOSE: Final = 0x88
+_PONG: Final = 0x8A
+_NO_CODES: Final = frozenset({0, 1005, 1006})
+"""Codes that stand for a close frame without one."""
+
+PING: Final = b"\x89\x00"
 
 
 class _Headers(dict[int, bytes]):
     """The header of an unmasked, final text frame by its payload's length."""
 
     def __missing__(self, length: int) -> bytes:
-        if length < _MASK_FREE:
+        if length < 126:
             header = bytes((_TEXT, length))
         elif length < 1 << 16:
             header = bytes((_TEXT, 126)) + length.to_bytes(2, "big")
@@ -35,3 +40,14 @@ def text_frames(ndjson: bytes) -> bytes:
     parts[::2] = map(_HEADERS.__getitem__, map(len, lines))
     parts[1::2] = lines
     return b"".join(parts)
+
+
+def close_frame(code: int, reason: bytes = b"") -> bytes:
+    """Build a close frame; its reason holds at most 123 bytes."""
+    body = b"" if code in _NO_CODES else code.to_bytes(2, "big") + reason
+    return bytes((_CLOSE, len(body))) + body
+
+
+def pong_frame(data: bytes) -> bytes:
+    """Answer a ping with what it said, at most 125 bytes."""
+    return bytes((_PONG, len(data))) + data

@@ -1,8 +1,11 @@
 """The HTTP port: replays as NDJSON, health and metrics."""
 
+import asyncio
 import logging
 import os
 import resource
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -14,15 +17,17 @@ from aiohttp import web
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.options import parse_replay, parse_replay_normalized
 from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
-from tardis_machine.server.access import failure
+from tardis_machine.server.answers import failure, status_of, text_of
+from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay
-from tardis_machine.server.services import Services, status_of, text_of
+from tardis_machine.server.services import Services
 from tardis_machine.server.start_page import StartPage
 
 log = logging.getLogger(__name__)
 
 _STREAM_TYPE: Final = "application/x-json-stream"
 _KIB: Final = 1024
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class HttpRoutes:
@@ -96,15 +101,27 @@ class HttpRoutes:
                 await response.prepare(request)
             await response.write(data)
 
+        services = self._services
+        outlet = Outlet(request, services.config.stall_timeout_s)
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            await self._services.run(route, replay, batches, send, journal, eager=False)
+            with services.under_way(task):
+                async with outlet.watched():
+                    await services.run(route, replay, batches, send, outlet, journal)
         except ConnectionError:
             return response
+        except asyncio.CancelledError:
+            if not services.ending or response.prepared:
+                _cut(request, response)
+                raise
+            task.uncancel()
+            return failure(503, "the server is shutting down")
         except Exception as error:  # noqa: BLE001 - whatever it was, the client must see the cut
             _report(error, route, cut=response.prepared)
             if not response.prepared:
                 return failure(status_of(error), text_of(error))
-            _cut(request)
+            _cut(request, response)
             return response
         if not response.prepared:
             await response.prepare(request)
@@ -144,11 +161,21 @@ def _counted(replay: RawReplay) -> Iterator[Batch]:
         before = replay.messages
 
 
-def _cut(request: web.BaseRequest) -> None:
-    """Close without the last chunk: what was sent arrives, and the client sees it was cut."""
+def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Close without the last chunk: what was sent arrives, and the client sees it was cut.
+
+    HTTP/1.0 knows no chunks and takes any close for the end: only a reset tells.
+    """
     transport = request.transport
-    if transport is not None:
+    if transport is None:
+        return
+    if response.chunked:
         transport.close()
+    else:
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
+        )
+        transport.abort()
 
 
 def _report(error: Exception, route: str, *, cut: bool) -> None:

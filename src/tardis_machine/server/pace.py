@@ -84,22 +84,18 @@ async def deliver(
     *,
     turns: Turns,
     journal: Journal | None = None,
-    eager: bool = True,
 ) -> None:
     """Run a replay to its end: journal each batch, then send it, in pieces of about 64 KB.
 
-    What precedes an error is sent before it is raised; but unless `eager`, nothing is if it
-    would be the first to be sent: then the error alone can be the answer.
+    What precedes an error is sent before it is raised: it has been journalled, too.
     """
     held: list[bytes] = []
     size = count = 0
     sent_at = time.monotonic()
-    started = eager
 
     async def flush() -> None:
-        nonlocal size, count, sent_at, started
+        nonlocal size, count, sent_at
         if held:
-            started = True
             data = held[0] if len(held) == 1 else b"".join(held)
             held.clear()
             messages, size, count = count, 0, 0
@@ -119,8 +115,7 @@ async def deliver(
         try:
             batch = next(batches, None)
         except Exception:
-            if started:
-                await flush()
+            await flush()
             raise
         if batch is None:
             break

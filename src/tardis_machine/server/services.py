@@ -5,16 +5,17 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tardis_machine.errors import TardisMachineError
 from tardis_machine.history import History
 from tardis_machine.metrics import Metrics
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server.access import Gate
+from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
 
@@ -29,6 +30,7 @@ class Services:
     """The parts of a running server that its responses share."""
 
     config: ServerConfig
+    port: int
     history: History
     metrics: Metrics
     outbox: "Outbox | None" = None
@@ -38,13 +40,31 @@ class Services:
 
     def __post_init__(self) -> None:
         """Make the gate that both ports share."""
-        self.gate = Gate(self.config)
-        self._running: set[asyncio.Task[object]] = set()
+        self.gate = Gate(self.config, self.port)
+        self.ending = False
+        self._work: set[asyncio.Future[Any]] = set()
+        self._responses: set[asyncio.Task[object]] = set()
 
-    def end(self) -> None:
-        """End every response that is under way."""
-        for task in self._running:
-            task.cancel()
+    @contextmanager
+    def under_way(self, work: "asyncio.Future[Any]") -> Iterator[None]:
+        """Have a response's work cancelled, and the response that runs this waited for, at end."""
+        response = asyncio.current_task()
+        assert response is not None
+        self._work.add(work)
+        self._responses.add(response)
+        try:
+            yield
+        finally:
+            self._work.discard(work)
+            self._responses.discard(response)
+
+    async def end(self, patience_s: float) -> None:
+        """End every response that is under way, and give it time to say so to its client."""
+        self.ending = True
+        for work in self._work:
+            work.cancel()
+        if self._responses:
+            await asyncio.wait(self._responses, timeout=patience_s)
 
     def journal(
         self, options: Sequence[ReplayNormalizedOptions], *, flow: str, transport: str, route: str
@@ -68,9 +88,8 @@ class Services:
         replay: Replay,
         batches: Iterator[Batch],
         send: Callable[[bytes], Awaitable[None]],
+        outlet: Outlet,
         journal: Journal | None = None,
-        *,
-        eager: bool = True,
     ) -> None:
         """Deliver a replay to one client, and account for it however it ends."""
         messages = self.metrics.messages.labels(route)
@@ -91,19 +110,23 @@ class Services:
         outcome = "disconnected"
         task = asyncio.current_task()
         assert task is not None
-        self._running.add(task)
         self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
-            await deliver(replay, batches, counted, turns=self.turns, journal=journal, eager=eager)
+            await deliver(replay, batches, counted, turns=self.turns, journal=journal)
             outcome = "finished"
         except ConnectionError:
             raise
         except Exception:
             outcome = "failed"
             raise
+        except asyncio.CancelledError:
+            if outlet.stalled:
+                outcome = "stalled"
+            elif self.ending:
+                outcome = "stopped"
+            raise
         finally:
-            self._running.discard(task)
             self.progress.end(task)
             replay.close()
             self.metrics.malformed.labels(route).inc(replay.malformed)
@@ -119,16 +142,3 @@ class Services:
                     "seconds": round(time.monotonic() - began, 3),
                 },
             )
-
-
-def status_of(error: BaseException) -> int:
-    """Answer an error with its own status: the upstream's, or what the options deserve."""
-    status = getattr(error, "status", None)
-    return status if isinstance(status, int) and 400 <= status <= 599 else 500
-
-
-def text_of(error: BaseException) -> str:
-    """Give the text a client may see: ours are written for it, others stay in the log."""
-    if isinstance(error, TardisMachineError):
-        return str(error)
-    return f"internal error ({type(error).__name__}): see the server's log"

@@ -28,6 +28,17 @@ class ServerConfig(Section, title="Server"):
     allow_origin: tuple[str, ...] = setting(
         (), help="browser origins that may connect; * for any", metavar="ORIGIN,…"
     )
+    allow_host: tuple[str, ...] = setting(
+        (),
+        help="names this server is reached by, besides loopback and the address it listens on; "
+        "* for any",
+        metavar="NAME,…",
+    )
+    stall_timeout_s: float = setting(
+        300.0,
+        help="a client that has data to take and takes none for so long is cut",
+        minimum=0.1,
+    )
     cluster_mode: bool = setting(False, help="one process per core, sharing both ports")
     strict: bool = setting(
         False, help="refuse unknown options; end a replay at the first message it cannot handle"

@@ -1,0 +1,107 @@
+"""What a client has yet to take: tells a slow reader, which is waited for, from one that stalls."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aiohttp import web
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
+log = logging.getLogger(__name__)
+
+_LOOKS: Final = 4
+"""How often a stall is looked for within the time that makes one."""
+
+
+class Outlet:
+    """One connection's way out.
+
+    Bytes count as taken when the client's system has acknowledged them. What it has taken and
+    not read yet nobody can see from here.
+    """
+
+    def __init__(self, request: web.BaseRequest, stall_s: float) -> None:
+        self.stall_s = stall_s
+        self.stalled = False
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._taken = 0
+        self._bypassing = 0
+        self.moved_at = self._loop.time()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that the client's side has not taken yet."""
+        transport = self._request.transport
+        if transport is None:
+            return 0
+        return transport.get_write_buffer_size() + _in_kernel(transport)
+
+    @property
+    def written(self) -> int:
+        """Bytes of the response so far; a WebSocket's control frames do not count."""
+        return self._request.writer.output_size + self._bypassing
+
+    def write(self, data: bytes) -> None:
+        """Write past HTTP, as a WebSocket does."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        transport.write(data)
+        self._bypassing += len(data)
+
+    def look(self) -> bool:
+        """Tell whether something is unsent, and note when the client last took any."""
+        unsent = self.unsent
+        taken = self.written - unsent
+        if taken > self._taken:
+            self._taken = taken
+            self.moved_at = self._loop.time()
+        return unsent > 0
+
+    def cut(self, why: str) -> None:
+        """End the connection at once: nobody takes what would be flushed."""
+        transport = self._request.transport
+        if transport is not None:
+            log.info(why, extra={"remote": self._request.remote, "unsent": self.unsent})
+            transport.abort()
+
+    def cut_if_stalled(self) -> None:
+        """Cut a client that has had something to take for long, and took nothing of it."""
+        if self.look() and self._loop.time() - self.moved_at >= self.stall_s:
+            self.stalled = True
+            self.cut("client stalls")
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Cut the client if it stalls in this time."""
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
+
+    async def _watch(self) -> None:
+        self.moved_at = self._loop.time()
+        while True:
+            await asyncio.sleep(self.stall_s / _LOOKS)
+            self.cut_if_stalled()
+
+
+def _in_kernel(transport: asyncio.Transport) -> int:
+    """Count what the system holds for the client; 0 where it does not tell."""
+    if sys.platform != "linux" or transport.is_closing():
+        return 0
+    socket = transport.get_extra_info("socket")
+    try:
+        held = fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, ValueError):  # gone meanwhile
+        return 0
+    return int.from_bytes(held, sys.byteorder)
