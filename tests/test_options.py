@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tardis_machine import exchanges
 from tardis_machine.filters import Filter
 from tardis_machine.options import (
     OptionsError,
@@ -165,6 +166,35 @@ def test_what_a_raw_replay_refuses(changes: dict[str, Any], part: str) -> None:
 def test_a_raw_replay_is_one() -> None:
     with pytest.raises(OptionsError, match="one object"):
         parse_replay(json.dumps([{}, {}]))
+
+
+def test_an_exchange_without_mappers_is_told_from_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchanges, "names", lambda: ("binance-futures", "bitmex"))
+    given = {
+        "exchange": "binance",
+        "from": "2024-03-01",
+        "to": "2024-03-02",
+        "dataTypes": ["trade"],
+    }
+    with pytest.raises(OptionsError) as caught:
+        parse_replay_normalized(json.dumps(given))
+    said = str(caught.value)
+    assert said.startswith('invalid "exchange": "binance" is not normalized yet; its raw messages')
+    assert "did you mean" not in said
+
+
+def test_what_would_be_right_fits_into_a_close_frame() -> None:
+    given = {
+        "exchange": "x" * 500,
+        "from": "2024-03-01",
+        "to": "2024-03-02",
+        "dataTypes": ["trade"],
+    }
+    with pytest.raises(OptionsError) as caught:
+        parse_replay_normalized(json.dumps(given))
+    assert "Expected one of" in str(caught.value)[:123]
 
 
 def test_live_options() -> None:

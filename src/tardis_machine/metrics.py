@@ -14,7 +14,8 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.responses = Counter(
             "tardis_machine_responses",
-            "Responses ended, by route and outcome (finished, refused, failed, disconnected).",
+            "Responses ended, by route and outcome: finished, refused, failed; disconnected by the "
+            "client, stalled by it, stopped with the server.",
             ("route", "outcome"),
             registry=self.registry,
         )
@@ -34,6 +35,23 @@ class Metrics:
             "tardis_machine_sent_bytes",
             "Bytes of messages sent to clients, without framing.",
             ("route",),
+            registry=self.registry,
+        )
+        self.limited = Counter(
+            "tardis_machine_limited",
+            "Requests, connections and clients refused or cut at a limit.",
+            ("limit",),
+            registry=self.registry,
+        )
+        self.connections = Gauge(
+            "tardis_machine_connections",
+            "Connections that are open now.",
+            ("port",),
+            registry=self.registry,
+        )
+        self.pinned = Gauge(
+            "tardis_machine_pinned_slices",
+            "Slices that replays keep from eviction.",
             registry=self.registry,
         )
         self.malformed = Counter(

@@ -23,6 +23,8 @@ _DATE: Final = re.compile(
     re.IGNORECASE,
 )
 _LIVE_TIMEOUT_MS: Final = 10_000
+# A WebSocket's close has room for 123 bytes: what would be right must fit beside the value.
+_MAX_SHOWN: Final = 40
 
 
 class OptionsError(TardisMachineError):
@@ -220,9 +222,14 @@ def _text(options: dict[str, Any], name: str) -> str:
 def _exchange(options: dict[str, Any]) -> str:
     exchange = _text(options, "exchange")
     names = exchanges.names()
-    if exchange not in names:
-        raise OptionsError(_one_of("exchange", exchange, names))
-    return exchange
+    if exchange in names:
+        return exchange
+    if exchange in catalog.CHANNELS:
+        raise OptionsError(
+            f'invalid "exchange": {_shown(exchange)} is not normalized yet; its raw messages are '
+            f"at /replay. Expected one of {', '.join(names)}"
+        )
+    raise OptionsError(_one_of("exchange", exchange, names))
 
 
 def _range(options: dict[str, Any]) -> tuple[int, int]:
@@ -297,4 +304,4 @@ def _one_of(name: str, value: str, allowed: Iterable[str]) -> str:
 
 def _shown(value: object) -> str:
     text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 100 else text[:100] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

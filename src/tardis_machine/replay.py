@@ -126,7 +126,7 @@ class NormalizedReplay:
         )
         fetched = sources((*data_types, *parse_all(self._fetched_types)))
         filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
-        reader = history.read(exchange.name, filters, option.from_, option.to)
+        reader = history.read(exchange.name, filters, option.from_, option.to, readers=len(options))
         self._readers.append(reader)
         self._streams.append(
             Normalizer(

@@ -320,6 +320,20 @@ def test_fetches_stay_sixty_slices_ahead_of_the_reader(replays: Replays) -> None
     assert len(replays.api.calls) == 200
 
 
+@pytest.mark.parametrize(("readers", "ahead"), [(1, 6), (3, 2), (10, 1)])
+def test_a_replay_keeps_no_more_slices_than_allowed(
+    tardis_api: TardisApi, tmp_path: Path, readers: int, ahead: int
+) -> None:
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, max_slices=6) as history:
+        span = (START * MINUTE, (START + 20) * MINUTE)
+        b"".join(history.read("ftx", FILTERS, *span))
+        reader = history.read("ftx", FILTERS, *span, readers=readers)
+        next(reader)
+        assert history.cache.pinned == ahead
+        assert len(b"".join(reader)) > 0
+        assert history.cache.pinned == 0
+
+
 def test_a_long_replay_does_not_hold_up_a_short_one(replays: Replays) -> None:
     hold = threading.Event()
     for minute in range(1, 100):

@@ -7,6 +7,7 @@ from typing import Final
 from tardis_machine.config import EMPTY, Loaded, Section, describe, load
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.server.limits import LimitsConfig
 from tardis_machine.server.settings import HistoryConfig, ServerConfig
 
 _PROG: Final = "tardis-machine config"
@@ -43,7 +44,7 @@ def page() -> str:
 def sections() -> tuple[type[Section], ...]:
     """Every section of the server's configuration, in the order they are shown."""
     buses = (bus.config_type for bus in BUSES.values())
-    return (ServerConfig, HistoryConfig, PublishConfig, JournalConfig, *buses)
+    return (ServerConfig, LimitsConfig, HistoryConfig, PublishConfig, JournalConfig, *buses)
 
 
 def others() -> tuple[type[Section], ...]:

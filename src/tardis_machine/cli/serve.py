@@ -16,6 +16,7 @@ from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import run_cluster
+from tardis_machine.server.limits import LimitsConfig
 from tardis_machine.server.settings import HistoryConfig, ServerConfig
 from tardis_machine.server.sockets import Sockets, listen
 
@@ -68,6 +69,7 @@ def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
             buses[name] = config
     return TardisMachine(
         server=loaded[ServerConfig],
+        limits=loaded[LimitsConfig],
         history=history,
         journal=loaded[JournalConfig],
         publish=loaded[PublishConfig],

@@ -44,6 +44,9 @@ class Pins:
     def __contains__(self, path: Path) -> bool:
         return path in self._held
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def add(self, path: Path, *, found_at: Path | None = None) -> None:
         """Pin a file, once more if it is pinned already; it may have another name as yet."""
         with self._lock:

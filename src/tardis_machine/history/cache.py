@@ -176,6 +176,11 @@ class Cache:
             return False
         return known == (status.st_size, status.st_mtime_ns)
 
+    @property
+    def pinned(self) -> int:
+        """How many slices replays of this process keep from eviction."""
+        return len(self._pins)
+
     def pin(self, path: Path) -> None:
         """Keep a file from eviction, by any process, until a reader is done with it."""
         self._pins.add(path)

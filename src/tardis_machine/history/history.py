@@ -22,7 +22,8 @@ _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 class History:
     """Slices of exchanges' messages: cached on disk, fetched where they are missing.
 
-    With `sample` the bundled sample data is all there is, and the network is never used.
+    With `sample` the bundled sample data is all there is, and the network is never used. A replay
+    keeps at most `max_slices` from eviction: those it has fetched or found ahead of its client.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class History:
         cache_max_bytes: int | None = None,
         sample: bool = False,
         max_fetches: int = MAX_FETCHES,
+        max_slices: int = MAX_FETCHES,
         max_tries: int = MAX_TRIES,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._sample = sample
         self._closed = False
+        self._max_slices = max_slices
         directory = sample_data.cache_dir() if sample else Path(cache_dir or default_cache_dir())
         self.cache = Cache(directory, None if sample else cache_max_bytes, read_only=sample)
         self._client = Client(
@@ -59,8 +62,13 @@ class History:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read(self, exchange: str, filters: Sequence[Filter], start: int, end: int) -> Reader:
-        """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes)."""
+    def read(
+        self, exchange: str, filters: Sequence[Filter], start: int, end: int, *, readers: int = 1
+    ) -> Reader:
+        """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes).
+
+        `readers` is how many of them share a replay, and the slices it may keep.
+        """
         if self._closed:
             raise ReaderClosedError("the history is closed")
         # The name becomes part of a path and of a URL.
@@ -88,6 +96,7 @@ class History:
             fetches=None if self._sample else self._fetches,
             workers=self._workers,
             select=select,
+            max_slices=max(1, self._max_slices // readers),
         )
         self._readers.add(reader)
         return reader

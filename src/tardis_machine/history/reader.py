@@ -58,6 +58,7 @@ class Reader:
         fetches: Fetches | None,
         workers: ThreadPoolExecutor,
         select: Select | None = None,
+        max_slices: int = MAX_FETCHES,
     ) -> None:
         self._request = request
         self._end = end
@@ -66,6 +67,7 @@ class Reader:
         self._fetches = fetches
         self._workers = workers
         self._select = select
+        self._max_slices = max_slices
         self._coverage = self._list_coverage()
         self._slice_minutes = 1
         self._bytes_per_minute = 0
@@ -244,7 +246,7 @@ class Reader:
     # Planning: which file serves which minutes, and what is fetched ahead.
 
     def _plan(self) -> None:
-        while self._planned < self._end and len(self._segments) < MAX_FETCHES:
+        while self._planned < self._end and len(self._segments) < self._max_slices:
             cached = self._coverage.at(self._planned)
             if cached is not None:
                 self._cache.pin(cached.path)

@@ -2,63 +2,19 @@
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 
 from tardis_machine.server.answers import failure
+from tardis_machine.server.listener import MAX_HEADER_BYTES, headers_too_large
 from tardis_machine.server.settings import ServerConfig, is_loopback
 
 log = logging.getLogger(__name__)
 
-MAX_HEADER_BYTES: Final = 20_000
-_MAX_HEADERS: Final = 1_000
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 _OPEN_PATHS: Final = frozenset({"", "/health-check"})
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class _Connection(web.RequestHandler):
-    """One connection: a header line beyond the limit is answered as such."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if isinstance(exc, LineTooLong):
-            return _headers_too_large()
-        if status < 500:
-            log.debug("bad request", extra={"remote": request.remote, "error": message})
-            refused = failure(status, message or "bad request")
-            refused.force_close()
-            return refused
-        return super().handle_error(request, status, exc, message)
-
-
-class Listener(web.Server):
-    """aiohttp's server, with the header limits that clients of this API rely on."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._settings: dict[str, Any] = {
-            "max_line_size": MAX_HEADER_BYTES,
-            "max_field_size": MAX_HEADER_BYTES,
-            "max_headers": _MAX_HEADERS,
-            "access_log": None,
-        }
-        super().__init__(handler, handler_cancellation=True)
-
-    def __call__(self) -> web.RequestHandler:
-        """Make the protocol of one connection."""
-        return _Connection(self, loop=self._loop, **self._settings)
 
 
 class Address(NamedTuple):
@@ -94,7 +50,7 @@ class Gate:
     def refusal(self, request: web.BaseRequest) -> web.Response | None:
         """Return the answer to a request that is not to be served, None to one that is."""
         if _header_bytes(request) > MAX_HEADER_BYTES:
-            return _headers_too_large()
+            return headers_too_large()
         foreign = self._foreign(request)
         if foreign is not None:
             log.warning("browser refused", extra={"why": foreign, "path": request.path[:200]})
@@ -140,7 +96,7 @@ class Gate:
                 return None
             return f"origin {origin[:200]} is not allowed: see --allow-origin"
         site = request.headers.get("Sec-Fetch-Site", "").lower()
-        if site in _FOREIGN_SITES:
+        if site in _FOREIGN_SITES and request.path != "/":  # a link to the start page is fine
             return f"{site} requests of browsers are not allowed: see --allow-origin"
         return None
 
@@ -165,12 +121,6 @@ class Gate:
         if asking is None or asked is None:
             return False
         return asking == asked or (asking.name == asked.name and asking.port in self._ports)
-
-
-def _headers_too_large() -> web.Response:
-    refused = failure(431, f"expected at most {MAX_HEADER_BYTES} bytes of request headers")
-    refused.force_close()
-    return refused
 
 
 def _header_bytes(request: web.BaseRequest) -> int:

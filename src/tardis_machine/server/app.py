@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
@@ -13,8 +14,9 @@ from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.server.access import Listener
 from tardis_machine.server.http import HttpRoutes
+from tardis_machine.server.limits import Limits, LimitsConfig
+from tardis_machine.server.listener import Listener
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import HistoryConfig, ServerConfig
 from tardis_machine.server.sockets import Sockets, listen
@@ -43,14 +45,15 @@ class TardisMachine:
         …
         await machine.stop()
 
-    Further keywords are the settings of ServerConfig and HistoryConfig. `event_bus` names its
-    provider; each bus also has a keyword of its own, so that several can be on at once.
+    Further keywords are the settings of ServerConfig, LimitsConfig and HistoryConfig. `event_bus`
+    names its provider; each bus also has a keyword of its own, so that several can be on at once.
     """
 
     def __init__(
         self,
         *,
         server: ServerConfig | None = None,
+        limits: LimitsConfig | None = None,
         history: HistoryConfig | None = None,
         journal: JournalConfig | Mapping[str, Any] | None = None,
         publish: PublishConfig | Mapping[str, Any] | None = None,
@@ -59,11 +62,11 @@ class TardisMachine:
     ) -> None:
         buses = _buses(event_bus, settings)
         self.config = server or _section(ServerConfig, settings)
+        self._limits_config = limits or _section(LimitsConfig, settings)
         self._history_config = history or _section(HistoryConfig, settings)
         if settings:
-            known = [
-                option.name for owner in (ServerConfig, HistoryConfig) for option in options(owner)
-            ]
+            owners = (ServerConfig, LimitsConfig, HistoryConfig)
+            known = [option.name for owner in owners for option in options(owner)]
             raise ConfigError(
                 next(iter(settings)), None, f"unknown setting, expected one of {', '.join(known)}"
             )
@@ -127,17 +130,24 @@ class TardisMachine:
             raise
         self._services = services = Services(
             config=self.config,
+            limits=Limits(self._limits_config, self.metrics),
             port=sockets.http[0].getsockname()[1],
             history=history,
             metrics=self.metrics,
             outbox=self._outbox,
         )
-        for routes, listening in (
-            (HttpRoutes(services), sockets.http),
-            (WebSocketRoutes(services), sockets.websocket),
+        self.metrics.pinned.set_function(lambda: history.cache.pinned)
+        for port, routes, listening in (
+            ("http", HttpRoutes(services), sockets.http),
+            ("ws", WebSocketRoutes(services), sockets.websocket),
         ):
-            listener = Listener(routes)
+            listener = Listener(
+                routes,
+                max_connections=self._limits_config.max_connections,
+                limited=self.metrics.limited,
+            )
             self._listeners.append(listener)
+            self.metrics.connections.labels(port).set_function(partial(_connections, listener))
             for each in listening:
                 self._servers.append(await loop.create_server(listener, sock=each))
 
@@ -149,6 +159,10 @@ class TardisMachine:
         await self.stop()
 
 
+def _connections(listener: Listener) -> int:
+    return len(listener.connections)
+
+
 def open_history(config: HistoryConfig) -> History:
     """Open the history of these settings; with an empty cache, if they say so."""
     history = History(
@@ -156,6 +170,7 @@ def open_history(config: HistoryConfig) -> History:
         api_key=config.api_key or "",
         cache_dir=config.cache_dir,
         cache_max_bytes=config.cache_max_bytes,
+        max_slices=config.max_slices,
         sample=config.sample_data,
     )
     if config.clear_cache and not config.sample_data:

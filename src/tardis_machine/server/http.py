@@ -15,9 +15,10 @@ from typing import Final
 from aiohttp import web
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.options import parse_replay, parse_replay_normalized
+from tardis_machine.options import parse_replay
 from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server.answers import failure, status_of, text_of
+from tardis_machine.server.limits import BusyError
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay
 from tardis_machine.server.services import Services
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _STREAM_TYPE: Final = "application/x-json-stream"
 _KIB: Final = 1024
+_MIB: Final = 1024 * 1024
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
@@ -64,6 +66,8 @@ class HttpRoutes:
             self._services.metrics.responses.labels(path, "refused").inc()
             _report(error, path, cut=False)
             response = failure(status_of(error), str(error))
+            if isinstance(error, BusyError):
+                response.headers["Retry-After"] = str(error.retry_after_s)
         if not response.prepared:
             response.headers.update(gate.sharing(request))
         return response
@@ -72,18 +76,20 @@ class HttpRoutes:
         services = self._services
         strict = services.config.strict
         options = parse_replay(request.query.get("options"), strict=strict)
-        replay = replay_raw(options, history=services.history, strict=strict)
-        return await self._stream(request, replay, _counted(replay))
+        with services.limits.replay():
+            replay = replay_raw(options, history=services.history, strict=strict)
+            return await self._stream(request, replay, _counted(replay))
 
     async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
         services = self._services
         strict = services.config.strict
-        options = parse_replay_normalized(request.query.get("options"), strict=strict)
-        journal = services.journal(
-            options, flow="http-replay", transport="http", route="/replay-normalized"
-        )
-        replay = replay_normalized_many(options, history=services.history, strict=strict)
-        return await self._stream(request, replay, replay.batches(), journal)
+        options = services.limits.replay_normalized(request.query.get("options"), strict=strict)
+        with services.limits.replay():
+            journal = services.journal(
+                options, flow="http-replay", transport="http", route="/replay-normalized"
+            )
+            replay = replay_normalized_many(options, history=services.history, strict=strict)
+            return await self._stream(request, replay, replay.batches(), journal)
 
     async def _stream(
         self,
@@ -102,7 +108,7 @@ class HttpRoutes:
             await response.write(data)
 
         services = self._services
-        outlet = Outlet(request, services.config.stall_timeout_s)
+        outlet = Outlet(request, services.limits.config.stall_timeout_s)
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -187,11 +193,13 @@ def _report(error: Exception, route: str, *, cut: bool) -> None:
         log.error(event, extra=details, exc_info=error)
 
 
-def _memory() -> dict[str, int]:
+def _memory() -> dict[str, float]:
+    """Tell what this process takes; a heap of JavaScript it has not."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak *= 1 if sys.platform == "darwin" else _KIB
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        held = pages * os.sysconf("SC_PAGESIZE")
     except OSError:  # no procfs: the peak is the best there is
-        return {"rss": peak, "peakRss": peak}
-    return {"rss": pages * os.sysconf("SC_PAGESIZE"), "peakRss": peak}
+        held = peak
+    return {"rssMB": round(held / _MIB, 1), "peakRssMB": round(peak / _MIB, 1)}

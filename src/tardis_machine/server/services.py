@@ -15,6 +15,7 @@ from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server.access import Gate
+from tardis_machine.server.limits import Limits
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
@@ -30,6 +31,7 @@ class Services:
     """The parts of a running server that its responses share."""
 
     config: ServerConfig
+    limits: Limits
     port: int
     history: History
     metrics: Metrics
@@ -123,6 +125,7 @@ class Services:
         except asyncio.CancelledError:
             if outlet.stalled:
                 outcome = "stalled"
+                self.metrics.limited.labels("stall_timeout_s").inc()
             elif self.ending:
                 outcome = "stopped"
             raise

@@ -16,6 +16,7 @@ from aiohttp import WebSocketError, WSMsgType, web
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.server.answers import text_of
 from tardis_machine.server.frames import PING, close_frame, pong_frame, text_frames
+from tardis_machine.server.limits import BusyError
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.services import Services
 
@@ -36,6 +37,7 @@ OK: Final = 1000
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 INTERNAL: Final = 1011
+TRY_LATER: Final = 1013
 
 Receive = Callable[[str | bytes], None]
 
@@ -53,6 +55,9 @@ class BackpressureError(TardisMachineError):
     def __init__(self, unsent: int) -> None:
         self.unsent = unsent
         super().__init__("Too much backpressure")
+
+
+_CODES: Final[dict[type[BaseException], int]] = {BackpressureError: POLICY, BusyError: TRY_LATER}
 
 
 class _Socket(web.WebSocketResponse):
@@ -85,7 +90,7 @@ class Session:
             max_msg_size=MAX_MESSAGE_BYTES + 1,
         )
         self.receive: Receive | None = None
-        self.outlet = Outlet(request, services.config.stall_timeout_s)
+        self.outlet = Outlet(request, services.limits.config.stall_timeout_s)
         self._services = services
         self._request = request
         self._loop = asyncio.get_running_loop()
@@ -230,4 +235,4 @@ def _verdict(route: str, working: "asyncio.Future[Close]") -> Close:
         extra={"route": route, "error": str(error)},
         exc_info=None if known else error,
     )
-    return Close(POLICY if isinstance(error, BackpressureError) else INTERNAL, text_of(error))
+    return Close(_CODES.get(type(error), INTERNAL), text_of(error))

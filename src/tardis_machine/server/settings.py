@@ -34,11 +34,6 @@ class ServerConfig(Section, title="Server"):
         "* for any",
         metavar="NAME,…",
     )
-    stall_timeout_s: float = setting(
-        300.0,
-        help="a client that has data to take and takes none for so long is cut",
-        minimum=0.1,
-    )
     cluster_mode: bool = setting(False, help="one process per core, sharing both ports")
     strict: bool = setting(
         False, help="refuse unknown options; end a replay at the first message it cannot handle"
@@ -86,6 +81,11 @@ class HistoryConfig(Section, title="History"):
         parse=bytes_size,
         minimum=1,
         metavar="SIZE",
+    )
+    max_slices: int = setting(
+        60,
+        help="slices that one replay may fetch or find ahead of its client, and keep from eviction",
+        minimum=1,
     )
     clear_cache: bool = setting(False, help="empty the cache at start")
     sample_data: bool = setting(False, help="serve the bundled sample data, offline")

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tardis_machine.options import parse_replay_normalized
 from tardis_machine.replay import replay_normalized_many
 from tardis_machine.server.answers import failure
 from tardis_machine.server.services import Services
@@ -54,12 +53,13 @@ class WebSocketRoutes:
     async def _replay_normalized(self, request: web.BaseRequest, session: Session) -> Close:
         services = self._services
         strict = services.config.strict
-        options = parse_replay_normalized(request.query.get("options"), strict=strict)
-        journal = services.journal(
-            options, flow="ws-replay", transport="ws", route=_REPLAY_NORMALIZED
-        )
-        replay = replay_normalized_many(options, history=services.history, strict=strict)
-        await services.run(
-            _REPLAY_NORMALIZED, replay, replay.batches(), session.send, session.outlet, journal
-        )
+        options = services.limits.replay_normalized(request.query.get("options"), strict=strict)
+        with services.limits.replay():
+            journal = services.journal(
+                options, flow="ws-replay", transport="ws", route=_REPLAY_NORMALIZED
+            )
+            replay = replay_normalized_many(options, history=services.history, strict=strict)
+            await services.run(
+                _REPLAY_NORMALIZED, replay, replay.batches(), session.send, session.outlet, journal
+            )
         return Close(OK, "WS replay-normalized finished")

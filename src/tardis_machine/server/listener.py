@@ -1,0 +1,90 @@
+"""aiohttp's server with this one's limits: header sizes, connections at once."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from prometheus_client import Counter
+
+from tardis_machine.server.answers import failure
+
+log = logging.getLogger(__name__)
+
+MAX_HEADER_BYTES: Final = 20_000
+_MAX_HEADERS: Final = 1_000
+_GOODBYE_S: Final = 2.0
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class _Connection(web.RequestHandler):
+    """One connection: a header line beyond the limit is answered as such."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, LineTooLong):
+            return headers_too_large()
+        if status < 500:
+            log.debug("bad request", extra={"remote": request.remote, "error": message})
+            refused = failure(status, message or "bad request")
+            refused.force_close()
+            return refused
+        return super().handle_error(request, status, exc, message)
+
+
+class Listener(web.Server):
+    """Answers the connections of one port, so many at once and no more."""
+
+    def __init__(self, handler: Handler, *, max_connections: int, limited: Counter) -> None:
+        self._settings: dict[str, Any] = {
+            "max_line_size": MAX_HEADER_BYTES,
+            "max_field_size": MAX_HEADER_BYTES,
+            "max_headers": _MAX_HEADERS,
+            "access_log": None,
+        }
+        self._max_connections = max_connections
+        self._limited = limited
+        super().__init__(handler, handler_cancellation=True)
+
+    def __call__(self) -> web.RequestHandler:
+        """Make the protocol of one connection."""
+        return _Connection(self, loop=self._loop, **self._settings)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Take a connection, or tell it that there are enough."""
+        super().connection_made(handler, transport)
+        if len(self._connections) <= self._max_connections:
+            return
+        self._limited.labels("max_connections").inc()
+        handler.close()  # what it may send is not looked at
+        transport.write(_enough(self._max_connections))
+        transport.write_eof()
+        # At once would be a reset, if its request is on the way: the answer would be lost.
+        self._loop.call_later(_GOODBYE_S, transport.abort)
+
+
+def headers_too_large() -> web.Response:
+    """Answer more headers than are taken."""
+    refused = failure(431, f"expected at most {MAX_HEADER_BYTES} bytes of request headers")
+    refused.force_close()
+    return refused
+
+
+def _enough(connections: int) -> bytes:
+    message = f"busy: {connections} connections are open, try again later (--max-connections)"
+    body = json.dumps({"message": message})
+    return (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 5\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
+    ).encode()
