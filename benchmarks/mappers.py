@@ -33,7 +33,7 @@ class Feed:
         self._emitter = create(exchange, parse_all(TYPES))
         made = fixtures.created(newest[0])
         self._handle: Callable[[bytes], bool] = exchanges.get(exchange).mapper(
-            TYPES, None, made, self._emitter
+            TYPES, made, self._emitter
         )
 
     def turn(self) -> float:

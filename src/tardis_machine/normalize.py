@@ -81,16 +81,13 @@ class Normalizer:
         self.failure: Exception | None = None
         self._exchange = exchange
         self._types = sources(data_types)
-        self._symbols = symbols
         self._strict = strict
         self._on_malformed = on_malformed
         self._sends_disconnects = sends_disconnects
         self._malformed_throttle = Throttle()
         self._ignored_throttle = Throttle()
         self._emitter = emit.create(exchange.name, data_types, sent)
-        if symbols is not None:
-            # Exchanges that match symbols as written have lower-case ones, most print upper case.
-            self._emitter.allow(frozenset(symbols) | {symbol.upper() for symbol in symbols})
+        self._emitter.allow(exchange.allowed(self._types, symbols))
         self._eras = tuple(
             times.iso_us(era)[:_LOCAL_LENGTH].encode()
             for era in exchange.eras(self._types)
@@ -280,9 +277,7 @@ class Normalizer:
         return self._make_mapper(created)
 
     def _make_mapper(self, created: int) -> Callable[[bytes], bool]:
-        self._handle = self._exchange.mapper(
-            self._types, self._symbols, max(created, self._start), self._emitter
-        )
+        self._handle = self._exchange.mapper(self._types, max(created, self._start), self._emitter)
         return self._handle
 
     def _reject(self, line: bytes, local: str, error: Exception) -> None:

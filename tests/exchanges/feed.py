@@ -24,7 +24,7 @@ class Feed:
     ) -> None:
         self.emitter = create(exchange, parse_all(types))
         self.handle = exchanges.get(exchange).mapper(
-            types, None, created, self.emitter, live=live, checks_ids=checks_ids
+            types, created, self.emitter, live=live, checks_ids=checks_ids
         )
 
     def ignores(self, raw: object) -> bool:

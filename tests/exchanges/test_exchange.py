@@ -1,11 +1,12 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine.emit import create
+from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import UnsupportedTypeError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
+from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.filters import Filter
 
 NOW = 1_709_251_200_000_000
@@ -13,28 +14,48 @@ SWITCH = 1_700_000_000_000_000
 LATER_SWITCH = 1_710_000_000_000_000
 
 
-def _making(makings: list[Making]) -> Exchange:
-    def make(making: Making) -> Handler:
-        makings.append(making)
-        return lambda line: False
+def _example(made: list[tuple[str, Making]]) -> Exchange:
+    def makes(what: str) -> Callable[[Making], Route]:
+        def make(making: Making) -> Route:
+            made.append((what, making))
+            return named({})
+
+        return make
 
     return Exchange(
         name="example",
         types={
             "trade": (
-                Era((Channel("old_trades", str.upper),), until=SWITCH, form="old"),
-                Era((Channel("trades", str.lower),), until=LATER_SWITCH, form="middle"),
-                Era((Channel("all_trades", str.lower),)),
+                Era((Channel("old_trades", str.upper),), makes("old"), SWITCH),
+                Era((Channel("trades", str.lower),), makes("middle"), LATER_SWITCH),
+                Era((Channel("all_trades", str.lower),), makes("new")),
             ),
             "liquidation": (
-                Era((Channel("trades", str.lower), Channel("index", lambda s: s[:3]))),
+                Era(
+                    (Channel("trades", str.lower), Channel("index", lambda s: s[:3])), makes("any")
+                ),
+            ),
+            "derivative_ticker": (
+                Era(
+                    (
+                        Channel("all", takes_symbols=False),
+                        Channel("none", takes_symbols=False, unasked=()),
+                        Channel("some", unasked=()),
+                        Channel("perpetuals", _perpetual, needs_symbols=True),
+                    ),
+                    makes("any"),
+                ),
             ),
         },
-        make=make,
+        dispatch=prefixed(b'{"channel":"', "channel"),
     )
 
 
-EXAMPLE = _making([])
+def _perpetual(symbol: str) -> str | None:
+    return symbol.removesuffix("-PERP") if symbol.endswith("-PERP") else None
+
+
+EXAMPLE = _example([])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +77,7 @@ def test_filters_spell_symbols_per_channel_and_name_each_once() -> None:
     assert EXAMPLE.filters(["trade", "liquidation"], ["BtcUsd", "BtcEur"], SWITCH - 1, NOW) == [
         Filter("old_trades", ("BTCUSD", "BTCEUR")),
         Filter("trades", ("btcusd", "btceur")),
-        Filter("index", ("Btc",)),
+        Filter("index", ("Btc", "Btc")),  # the API is asked for each once
     ]
 
 
@@ -74,28 +95,118 @@ def test_eras_are_the_times_at_which_mappers_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("created", "live", "form"),
+    ("created", "live", "era"),
     [
         (SWITCH - 1, False, "old"),
         (SWITCH, False, "middle"),
         (LATER_SWITCH - 1, False, "middle"),
-        (LATER_SWITCH, False, ""),
-        (None, False, ""),
-        (SWITCH - 1, True, ""),
+        (LATER_SWITCH, False, "new"),
+        (None, False, "new"),
+        (SWITCH - 1, True, "new"),
     ],
 )
-def test_a_mapper_is_made_for_its_era(created: int | None, live: bool, form: str) -> None:
-    makings: list[Making] = []
-    _making(makings).mapper(["trade"], None, created, create("example", []), live=live)
-    (making,) = makings
-    assert (making.exchange, making.forms, making.live) == ("example", {"trade": form}, live)
+def test_a_mapper_is_made_for_its_era(created: int | None, live: bool, era: str) -> None:
+    made: list[tuple[str, Making]] = []
+    emitter = create("example", [])
+    _example(made).mapper(["trade"], created, emitter, live=live, checks_ids=live)
+    assert made == [(era, Making("example", emitter, live, live))]
+
+
+def test_a_new_mapper_lets_the_emitter_forget() -> None:
+    emitter = create("bitmex", parse_all(["derivative_ticker"]))
+    emitter.begin("2024-03-01T00:00:00.000000Z")
+    for _ in range(2):
+        EXAMPLE.mapper(["trade"], None, emitter)
+        emitter.derivative_ticker("S", None, last_price=1)
+    assert emitter.take().count == 2
+
+
+@pytest.mark.parametrize(
+    ("symbols", "filters"),
+    [
+        (None, [("all", None), ("none", ()), ("some", ()), ("perpetuals", None)]),
+        ([], [("all", None), ("none", ()), ("some", ()), ("perpetuals", ())]),
+        (["A"], [("all", None), ("none", ()), ("some", ("A",))]),
+        (
+            ["A", "B-PERP", "B-PERP"],
+            [
+                ("all", None),
+                ("none", ()),
+                ("some", ("A", "B-PERP", "B-PERP")),
+                ("perpetuals", ("B", "B")),
+            ],
+        ),
+    ],
+)
+def test_channels_may_be_odd_about_symbols(
+    symbols: list[str] | None, filters: list[tuple[str, tuple[str, ...] | None]]
+) -> None:
+    asked = EXAMPLE.filters(["derivative_ticker"], symbols, NOW, NOW)
+    assert asked == [Filter(channel, its_symbols) for channel, its_symbols in filters]
+
+
+def test_symbols_pass_as_asked_in_upper_case_and_as_spelled() -> None:
+    assert EXAMPLE.allowed(["trade"], None) is None
+    assert EXAMPLE.allowed(["trade"], []) == frozenset()
+    assert EXAMPLE.allowed(["trade"], ["BtcUsd"]) == {"BtcUsd", "BTCUSD", "btcusd"}
+    assert EXAMPLE.allowed(["liquidation"], ["BtcUsd"]) == {"BtcUsd", "BTCUSD", "btcusd", "Btc"}
+
+
+def test_types_of_one_channel_are_emitted_in_the_order_asked_for_and_decoded_once() -> None:
+    seen: list[str] = []
+
+    def decode(line: bytes) -> bytes:
+        seen.append("decoded")
+        return line
+
+    def makes(what: str, *, handles: bool) -> Callable[[Making], Route]:
+        def see(_: bytes) -> bool:
+            seen.append(what)
+            return handles
+
+        return lambda _: named({"x": Part(decode, see)})
+
+    exchange = Exchange(
+        name="example",
+        types={
+            "trade": (Era((Channel("x"),), makes("trade", handles=False)),),
+            "liquidation": (Era((Channel("x"),), makes("liquidation", handles=True)),),
+        },
+        dispatch=prefixed(b'{"channel":"', "channel"),
+    )
+    for types in (["trade", "liquidation"], ["liquidation", "trade"], ["trade"]):
+        seen.clear()
+        handle = exchange.mapper(types, None, create("example", []))
+        assert handle(b'{"channel":"x"}') == ("liquidation" in types)
+        assert seen == ["decoded", *types]
+
+
+def test_types_of_one_mapper_may_tell_their_channels_differently() -> None:
+    def makes(channel: str) -> Callable[[Making], Route]:
+        return lambda making: named({channel: lambda line: True})
+
+    exchange = Exchange(
+        name="example",
+        types={
+            "trade": (Era((Channel("x"),), makes("x")),),
+            "liquidation": (
+                Era((Channel("y"),), makes("y"), dispatch=prefixed(b'{"topic":"', "topic")),
+            ),
+        },
+        dispatch=prefixed(b'{"channel":"', "channel"),
+    )
+    handle = exchange.mapper(["trade", "liquidation"], None, create("example", []))
+    assert handle(b'{"channel":"x"}')
+    assert handle(b'{"topic":"y"}')
+    assert not handle(b'{"channel":"y"}')
+    assert not handle(b'{"topic":"x"}')
 
 
 def test_a_type_that_the_exchange_lacks_says_what_it_has() -> None:
     with pytest.raises(UnsupportedTypeError, match="bitmex has no option_summary; it has: trade,"):
         exchanges.get("bitmex").filters(["option_summary"], None, NOW, NOW)
     with pytest.raises(UnsupportedTypeError):
-        exchanges.get("bitmex").mapper(["quote"], None, None, create("bitmex", []))
+        exchanges.get("bitmex").mapper(["quote"], None, create("bitmex", []))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tardis_machine import exchanges
 from tardis_machine.emit import parse_all
 from tardis_machine.emit.datatypes import sent
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
+from tardis_machine.exchanges.dispatch import Route, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.normalize import NormalizeError, Normalizer
 
 START = 1_709_251_200_000_000
@@ -241,21 +242,23 @@ def test_a_failure_comes_after_what_was_read() -> None:
 def test_mappers_are_made_anew_at_an_eras_date() -> None:
     made: list[str] = []
 
-    def make(making: Making) -> Handler:
-        form = making.forms["trade"]
-        made.append(form)
+    def makes(era: str) -> Callable[[Making], Route]:
+        def make(making: Making) -> Route:
+            made.append(era)
 
-        def handle(line: bytes) -> bool:
-            making.emitter.trade(form, None, 1, 1, "buy", None)
-            return bool(line)
+            def handle(line: bytes) -> bool:
+                making.emitter.trade(era, None, 1, 1, "buy", None)
+                return bool(line)
 
-        return handle
+            return lambda _: handle
+
+        return make
 
     eras = tuple(
-        Era((Channel("trade"),), until=until, form=form)
-        for form, until in (("A", START + 2), ("B", START + 4), ("C", None))
+        Era((Channel("trade"),), makes(era), until)
+        for era, until in (("A", START + 2), ("B", START + 4), ("C", None))
     )
-    exchange = Exchange(name="x", types={"trade": eras}, make=make)
+    exchange = Exchange(name="x", types={"trade": eras}, dispatch=prefixed(b'{"table":"', "table"))
     lines = b"".join(trade(us) for us in (1, 2, 3, 4, 5))
     for count in (1, 2, 100):
         made.clear()

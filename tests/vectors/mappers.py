@@ -85,7 +85,7 @@ def _differences(name: str, each: Run) -> Iterator[str | None]:
     created_us = None if created is None else _microseconds(created)
     emitter = create(name, parse_all([each.data_type]))
     live = created is not None and created.startswith(_MADE_FOR_LIVE)
-    handle = exchange.mapper([each.data_type], None, created_us, emitter, live=live)
+    handle = exchange.mapper([each.data_type], created_us, emitter, live=live)
     for step in each.steps:
         emitter.begin(step.local_timestamp)
         error = None

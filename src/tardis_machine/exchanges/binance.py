@@ -1,7 +1,5 @@
 """Binance futures: streams named {symbol}@{channel}, books that start with a REST snapshot."""
 
-import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,33 +24,17 @@ from tardis_machine.exchanges.dialect import (
     null,
     present,
 )
-from tardis_machine.exchanges.dispatch import dispatcher
-from tardis_machine.exchanges.errors import BookGapError, LostUpdateError, MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
-from tardis_machine.exchanges.numbers import Sent, optional, required
+from tardis_machine.exchanges.dispatch import Handler, Route, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.joins import JoinedBook, folded
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
 from tardis_machine.filters import Filter
-from tardis_machine.numbers import canonical
-
-log = logging.getLogger(__name__)
 
 Number = int | float
-Route = Callable[[str], Handler | None]
-"""Gives the handler of a stream, if it is of interest."""
-
-_KEPT_UPDATES: Final = 2000
 _NO_LEVELS: Final = Raw(b"[]")
 _OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
-
-
-class _Envelope(Struct, gc=False):
-    stream: str | None = None
-
-
-def _time(value: Number | UnsetType | None, channel: str, name: str) -> int:
-    if value is UNSET or value is None:
-        raise MapperError(channel, f"no time in {name}")
-    return int(value)
 
 
 class _Trade(Struct, gc=False):
@@ -63,15 +45,6 @@ class _Trade(Struct, gc=False):
     id: str | Number | UnsetType | None = field(name="t", default=UNSET)
     buyer_is_maker: Any = field(name="m", default=None)
     origin: str | None = field(name="X", default=None)
-
-
-def _text(number: str | Number | UnsetType | None) -> str:
-    """Print an id that is not an integer as clients know it, absent ones included."""
-    if number is UNSET:
-        return "undefined"
-    if number is None:
-        return "null"
-    return number if isinstance(number, str) else canonical[number]
 
 
 class _TradeMessage(Struct, gc=False):
@@ -92,11 +65,11 @@ def _trades(making: Making) -> Route:
         timestamp = row.timestamp
         emit(
             row.symbol,
-            str(number) if number.__class__ is int else _text(number),
+            number if number.__class__ is int else text(number),
             row.price or required(row.price, "trade", "p"),
             row.amount or required(row.amount, "trade", "q"),
             "sell" if row.buyer_is_maker else "buy",
-            timestamp if timestamp.__class__ is int else _time(timestamp, "trade", "T"),
+            timestamp if timestamp.__class__ is int else time(timestamp, "trade", "T"),
         )
         return True
 
@@ -128,126 +101,52 @@ class _SnapshotMessage(Struct, gc=False):
     data: _Snapshot
 
 
-_Levels = dict[str | Number, str | Number]
 _decode_update: Final = Decoder(_UpdateMessage).decode
 _decode_snapshot: Final = Decoder(_SnapshotMessage).decode
-_decode_levels: Final = Decoder(list[list[str | Number]]).decode
 
 
-class _Book:
-    """The book of one symbol: updates are kept until its snapshot comes, then folded into it.
+class _Book(JoinedBook[_Update]):
+    """The book of one symbol's futures, whose updates overlap with the snapshot."""
 
-    A live one that lost an update, or whose snapshot does not join, waits for a newer snapshot.
-    """
-
-    __slots__ = (
-        "_checks_ids",
-        "_emitter",
-        "_joined",
-        "_kept",
-        "_last_id",
-        "_live",
-        "_snapshot_id",
-        "_symbol",
-    )
+    overlaps = True
+    __slots__ = ("_emit",)
 
     def __init__(self, symbol: str, making: Making) -> None:
-        self._symbol = symbol
-        self._emitter = making.emitter
-        self._live = making.live
-        self._checks_ids = making.checks_ids
-        self._snapshot_id: Number | None = None
-        self._joined = False
-        self._last_id: Number | UnsetType | None = None
-        self._kept: deque[_Update] = deque(maxlen=_KEPT_UPDATES)
+        super().__init__(symbol, "depth", making)
+        self._emit = making.emitter.book_change
 
     def update(self, line: bytes) -> bool:
         update = _decode_update(line).data
-        snapshot_id = self._snapshot_id
-        if snapshot_id is None:
-            self._kept.append(update)
-        elif self._is_next(update, snapshot_id):
+        symbol = self._symbol
+        if update.symbol != symbol:
+            raise MapperError("depth", f"an update of {update.symbol} in {symbol}'s stream")
+        if self.takes(update):
             timestamp = update.timestamp
-            self._emitter.book_change(
-                self._symbol,
+            self._emit(
+                symbol,
                 False,
                 update.bids,
                 update.asks,
-                timestamp if timestamp.__class__ is int else _time(timestamp, "depth", "E"),
+                timestamp if timestamp.__class__ is int else time(timestamp, "depth", "E"),
             )
         return True
 
     def snapshot(self, line: bytes) -> bool:
-        if self._snapshot_id is not None:  # only the first one counts
+        if self.has_snapshot:  # only the first one counts
             return True
         snapshot = _decode_snapshot(line).data
         snapshot_id = snapshot.last_id or 0
-        bids = _by_price(snapshot.bids)
-        asks = _by_price(snapshot.asks)
-        for update in self._kept:
-            if self._is_next(update, snapshot_id):
-                _apply(bids, update.bids)
-                _apply(asks, update.asks)
-        self._snapshot_id = snapshot_id
-        self._kept.clear()
+        newer = self.join(snapshot_id)
         timestamp = snapshot.timestamp
-        self._emitter.book_change(
+        self._emit(
             self._symbol,
             True,
-            list(bids.items()),
-            list(asks.items()),
-            None if timestamp is UNSET else _time(timestamp, "depthSnapshot", "T"),
+            folded(snapshot.bids, [update.bids for update in newer]),
+            folded(snapshot.asks, [update.asks for update in newer]),
+            None if timestamp is UNSET else time(timestamp, "depthSnapshot", "T"),
         )
+        self.start(snapshot_id, newer)
         return True
-
-    def _is_next(self, update: _Update, snapshot_id: Number) -> bool:
-        """Tell whether an update is newer than the snapshot; the first such one must join it."""
-        last_id = update.last_id
-        if last_id is not UNSET and (last_id or 0) < snapshot_id:
-            return False
-        if update.symbol != self._symbol:
-            raise MapperError("depth", f"an update of {update.symbol} in {self._symbol}'s stream")
-        if not self._joined:
-            self._join(update, snapshot_id)
-        elif self._checks_ids and update.previous_id != self._last_id:
-            self._start_over(update)
-            raise LostUpdateError("depth", self._symbol, self._last_id, update.previous_id)
-        self._last_id = last_id
-        return True
-
-    def _join(self, update: _Update, snapshot_id: Number) -> None:
-        first_id = update.first_id
-        covers = first_id is not None and first_id <= snapshot_id
-        if not covers and update.previous_id != snapshot_id:
-            if self._live:
-                self._start_over(update)
-                ids = f"{update.first_id} to {update.last_id}"
-                raise BookGapError("depth", self._symbol, snapshot_id, ids)
-            log.debug("book snapshot and updates do not join", extra={"symbol": self._symbol})
-        self._joined = True
-
-    def _start_over(self, update: _Update) -> None:
-        """Wait for a snapshot that joins this update, which is kept unless it is already."""
-        self._joined = False
-        if self._snapshot_id is not None:
-            self._snapshot_id = None
-            self._kept.append(update)
-
-
-def _by_price(levels: list[list[str | Number | None]]) -> _Levels:
-    """Key levels by their price as it is written: of equal ones the last amount counts."""
-    try:
-        return {level[0] or 0: level[1] or 0 for level in levels}
-    except IndexError:
-        raise MapperError("depthSnapshot", "a level without price and amount") from None
-
-
-def _apply(levels: _Levels, update: Raw) -> None:
-    for price, amount, *_ in _decode_levels(update):
-        if float(amount or 0):
-            levels[price] = amount
-        else:
-            levels.pop(price, None)
 
 
 def _book_changes(making: Making) -> Route:
@@ -302,7 +201,7 @@ def _derivative_tickers(making: Making) -> Route:
             # Dated futures have an empty rate, or 0 as its time.
             if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
                 rate = required(part.funding_rate, "markPrice", "r")
-                funding = _time(part.funding_timestamp, "markPrice", "T")
+                funding = time(part.funding_timestamp, "markPrice", "T")
             index = optional(part.index_price)
             timestamp = int(part.timestamp or 0)
         elif part.event == "24hrTicker":
@@ -360,7 +259,7 @@ def _liquidations(making: Making) -> Route:
             required(order.price, "forceOrder", "p"),
             required(order.amount, "forceOrder", "z"),
             "sell" if order.side == "SELL" else "buy",
-            _time(order.timestamp, "forceOrder", "T"),
+            time(order.timestamp, "forceOrder", "T"),
         )
         return True
 
@@ -393,31 +292,14 @@ def _book_tickers(making: Making) -> Route:
             row.ask_price or optional(row.ask_price),
             row.bid_price or optional(row.bid_price),
             row.bid_amount or optional(row.bid_amount),
-            None if timestamp is UNSET else _time(timestamp, "bookTicker", "E"),
+            None if timestamp is UNSET else time(timestamp, "bookTicker", "E"),
         )
         return True
 
     return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
 
 
-_FUTURES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Making], Route]]]] = {
-    "trade": (("trade",), _trades),
-    "book_change": (("depth", "depthSnapshot"), _book_changes),
-    "derivative_ticker": (("markPrice", "ticker", "openInterest"), _derivative_tickers),
-    "liquidation": (("forceOrder",), _liquidations),
-    "book_ticker": (("bookTicker",), _book_tickers),
-}
-
-
-def _mapper(making: Making) -> Handler:
-    routes = [_FUTURES[each][1](making) for each in making.forms]
-    envelope = Decoder(_Envelope).decode
-
-    def route(stream: str) -> Handler | None:
-        # A stream belongs to one type at most.
-        return next((h for r in routes if (h := r(stream)) is not None), None)
-
-    return dispatcher(b'{"stream":"', lambda line: envelope(line).stream, route)
+_STREAMS: Final = prefixed(b'{"stream":"', "stream")
 
 
 def _streams(speeds: Mapping[str, str]) -> Subscribe:
@@ -494,14 +376,21 @@ _FUTURES_LIVE: Final = Dialect(
 )
 
 
+def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(Channel(name, str.lower) for name in channels), make),)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="binance-futures",
         types={
-            each: (Era(tuple(Channel(name, str.lower) for name in channels)),)
-            for each, (channels, _) in _FUTURES.items()
+            "trade": _era(_trades, "trade"),
+            "book_change": _era(_book_changes, "depth", "depthSnapshot"),
+            "derivative_ticker": _era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
+            "liquidation": _era(_liquidations, "forceOrder"),
+            "book_ticker": _era(_book_tickers, "bookTicker"),
         },
-        make=_mapper,
+        dispatch=_STREAMS,
         live=_FUTURES_LIVE,
         subscriptions=_NATIVE,
     ),

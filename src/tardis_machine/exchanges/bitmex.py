@@ -1,12 +1,12 @@
 """BitMEX: tables of rows, with an action that says what happened to them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Emitter, Keyed, Side
+from tardis_machine.emit import Keyed, Side
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -18,10 +18,10 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import dispatcher
+from tardis_machine.exchanges.dispatch import Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
-from tardis_machine.exchanges.numbers import nonzero
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import nonzero
 from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import cut_ms, parse_ms
@@ -32,7 +32,6 @@ _OPEN: Final = frozenset(("Open", "Closed"))
 
 
 class _Envelope(Struct, gc=False):
-    table: str | None = None
     action: str | None = None
 
 
@@ -72,9 +71,9 @@ class _Trade(Struct, gc=False):
     side: str | UnsetType | None = UNSET
 
 
-def _trades(emitter: Emitter) -> Handler:
+def _trades(making: Making) -> Route:
     inserts = _inserts(_Trade)
-    emit = emitter.trade
+    emit = making.emitter.trade
 
     def trades(line: bytes) -> bool:
         rows = inserts(line)
@@ -92,7 +91,7 @@ def _trades(emitter: Emitter) -> Handler:
             )
         return True
 
-    return trades
+    return named({"trade": trades})
 
 
 _BOOK: Final = Keyed(
@@ -111,14 +110,14 @@ _BOOK: Final = Keyed(
 )
 
 
-def _book_changes(emitter: Emitter) -> Handler:
-    emit = emitter.book_table
+def _book_changes(making: Making) -> Route:
+    emit = making.emitter.book_table
 
     def book_changes(line: bytes) -> bool:
         emit(line, _BOOK)
         return True
 
-    return book_changes
+    return named({"orderBookL2": book_changes})
 
 
 class _Instrument(Struct, gc=False):
@@ -139,9 +138,9 @@ class _Instruments(Struct, gc=False):
     action: str | None = None
 
 
-def _derivative_tickers(emitter: Emitter) -> Handler:
+def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_Instruments).decode
-    emit = emitter.derivative_ticker
+    emit = making.emitter.derivative_ticker
     known: set[str] = set()
 
     def derivative_tickers(line: bytes) -> bool:
@@ -170,7 +169,7 @@ def _derivative_tickers(emitter: Emitter) -> Handler:
             )
         return True
 
-    return derivative_tickers
+    return named({"instrument": derivative_tickers})
 
 
 class _Liquidation(Struct, gc=False):
@@ -181,9 +180,9 @@ class _Liquidation(Struct, gc=False):
     side: str | None = None
 
 
-def _liquidations(emitter: Emitter) -> Handler:
+def _liquidations(making: Making) -> Route:
     inserts = _inserts(_Liquidation)
-    emit = emitter.liquidation
+    emit = making.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         rows = inserts(line)
@@ -194,7 +193,7 @@ def _liquidations(emitter: Emitter) -> Handler:
             emit(row.symbol, row.id, row.price, row.amount, side, None)
         return True
 
-    return liquidations
+    return named({"liquidation": liquidations})
 
 
 class _Quote(Struct, gc=False):
@@ -206,9 +205,9 @@ class _Quote(Struct, gc=False):
     ask_amount: Number | None = field(name="askSize", default=None)
 
 
-def _book_tickers(emitter: Emitter) -> Handler:
+def _book_tickers(making: Making) -> Route:
     inserts = _inserts(_Quote)
-    emit = emitter.book_ticker
+    emit = making.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         rows = inserts(line)
@@ -225,24 +224,7 @@ def _book_tickers(emitter: Emitter) -> Handler:
             )
         return True
 
-    return book_tickers
-
-
-_TABLES: Final[Mapping[str, tuple[str, Callable[[Emitter], Handler]]]] = {
-    "trade": ("trade", _trades),
-    "book_change": ("orderBookL2", _book_changes),
-    "derivative_ticker": ("instrument", _derivative_tickers),
-    "liquidation": ("liquidation", _liquidations),
-    "book_ticker": ("quote", _book_tickers),
-}
-
-
-def _mapper(making: Making) -> Handler:
-    handlers = {}
-    for each in making.forms:
-        table, make = _TABLES[each]
-        handlers[table] = make(making.emitter)
-    return dispatcher(b'{"table":"', lambda line: _envelope(line).table, handlers.get)
+    return named({"quote": book_tickers})
 
 
 def _topics(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
@@ -273,11 +255,21 @@ _LIVE: Final = Dialect(
 )
 
 
+def _era(make: Callable[[Making], Route], table: str) -> tuple[Era]:
+    return (Era((Channel(table, str.upper),), make),)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="bitmex",
-        types={each: (Era((Channel(t, str.upper),)),) for each, (t, _) in _TABLES.items()},
-        make=_mapper,
+        types={
+            "trade": _era(_trades, "trade"),
+            "book_change": _era(_book_changes, "orderBookL2"),
+            "derivative_ticker": _era(_derivative_tickers, "instrument"),
+            "liquidation": _era(_liquidations, "liquidation"),
+            "book_ticker": _era(_book_tickers, "quote"),
+        },
+        dispatch=prefixed(b'{"table":"', "table"),
         live=_LIVE,
         subscriptions=subscriptions({"op": "subscribe"}, "args", channel_first(":")),
     ),

@@ -1,13 +1,12 @@
 """Deribit: JSON-RPC notifications, one channel per kind of data and instrument."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Emitter, Positions, Side
+from tardis_machine.emit import Positions, Side
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -20,24 +19,15 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import dispatcher
+from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Handler, Making
-from tardis_machine.exchanges.numbers import nonzero
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import nonzero
+from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.exchanges.subscriptions import channel_first, first_of, subscriptions
 from tardis_machine.filters import Filter
 
 Number = int | float
-_EXPIRY_HOUR: Final = 8
-_PREFIX: Final = b'{"jsonrpc":"2.0","method":"subscription","params":{"channel":"'
-
-
-class _EnvelopeParams(Struct, gc=False):
-    channel: str | None = None
-
-
-class _Envelope(Struct, gc=False):
-    params: _EnvelopeParams | None = None
 
 
 class _Trade(Struct, gc=False):
@@ -58,22 +48,25 @@ class _Trades(Struct, gc=False):
     params: _TradesParams
 
 
-def _trades(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
-    emit = emitter.trade
+_decode_trades: Final = Decoder(_Trades).decode
 
-    def trades(rows: list[_Trade]) -> bool:
-        for row in rows:
+
+def _trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trades(message: _Trades) -> bool:
+        for row in message.params.data:
             emit(row.symbol.upper(), row.id, row.price, row.amount, row.side, int(row.timestamp))
         return True
 
-    return trades
+    return named({"trades": Part(_decode_trades, trades)}, ".")
 
 
-def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
-    emit = emitter.liquidation
+def _liquidations(making: Making) -> Route:
+    emit = making.emitter.liquidation
 
-    def liquidations(rows: list[_Trade]) -> bool:
-        for row in rows:
+    def liquidations(message: _Trades) -> bool:
+        for row in message.params.data:
             liquidated = row.liquidation
             if liquidated is None:
                 continue
@@ -83,7 +76,7 @@ def _liquidations(emitter: Emitter) -> Callable[[list[_Trade]], bool]:
             emit(row.symbol.upper(), row.id, row.price, row.amount, side, int(row.timestamp))
         return True
 
-    return liquidations
+    return named({"trades": Part(_decode_trades, liquidations)}, ".")
 
 
 _LEVELS: Final = Positions(price=1, amount=2, action=0, removed="delete")
@@ -106,10 +99,12 @@ class _BookMessage(Struct, gc=False):
     params: _BookParams
 
 
-def _book_changes(emitter: Emitter) -> Callable[[_Book], bool]:
-    emit = emitter.book_change
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    emit = making.emitter.book_change
 
-    def book_changes(book: _Book) -> bool:
+    def book_changes(line: bytes) -> bool:
+        book = decode(line).params.data
         emit(
             book.symbol.upper(),
             not book.previous or book.type == "snapshot",
@@ -120,7 +115,7 @@ def _book_changes(emitter: Emitter) -> Callable[[_Book], bool]:
         )
         return True
 
-    return book_changes
+    return named({"book": book_changes}, ".")
 
 
 class _Greeks(Struct, gc=False):
@@ -160,16 +155,20 @@ class _TickerMessage(Struct, gc=False):
     params: _TickerParams
 
 
+_decode_ticker: Final = Decoder(_TickerMessage).decode
+
+
 def _time(ticker: _Ticker) -> int:
     if not ticker.timestamp:
         raise MapperError("ticker", f"no timestamp for {ticker.symbol}")
     return int(ticker.timestamp)
 
 
-def _derivative_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
-    emit = emitter.derivative_ticker
+def _derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
 
-    def derivative_tickers(row: _Ticker) -> bool:
+    def derivative_tickers(message: _TickerMessage) -> bool:
+        row = message.params.data
         if row.greeks is not UNSET and row.combo_state != "active":
             return False  # an option
         emit(
@@ -183,45 +182,27 @@ def _derivative_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
         )
         return True
 
-    return derivative_tickers
+    return named({"ticker": Part(_decode_ticker, derivative_tickers)}, ".")
 
 
-class _Option(NamedTuple):
-    symbol: str
-    type: Literal["put", "call"]
-    strike_price: str
-    expiration_date: int
-
-
-def _option(name: str) -> _Option:
+def _option(name: str) -> Option:
     """Read a name such as BTC-8JUN20-8750-P or, with a strike of 1.02, MATIC_USDC-9MAR24-1d02-C."""
     symbol = name.upper()
-    try:
-        _, expiry, strike, *kind = symbol.split("-")
-        expires = datetime.strptime(expiry, "%d%b%y").replace(hour=_EXPIRY_HOUR, tzinfo=UTC)
-    except ValueError:
-        raise MapperError("ticker", f"not an option's name: {name}") from None
-    return _Option(
+    _, expiry, strike, *kind = symbol.split("-")
+    return Option(
         symbol,
         "put" if kind[:1] == ["P"] else "call",
         strike.replace("D", "."),
-        int(expires.timestamp()) * 1000,
+        expiration(expiry, "%d%b%y"),
     )
 
 
-class _Options(dict[str, _Option]):
-    """What names of options say, each read once."""
+def _option_summaries(making: Making) -> Route:
+    emit = making.emitter.option_summary
+    options = Options("ticker", _option)
 
-    def __missing__(self, name: str) -> _Option:
-        option = self[name] = _option(name)
-        return option
-
-
-def _option_summaries(emitter: Emitter) -> Callable[[_Ticker], bool]:
-    emit = emitter.option_summary
-    options = _Options()
-
-    def option_summaries(row: _Ticker) -> bool:
+    def option_summaries(message: _TickerMessage) -> bool:
+        row = message.params.data
         greeks = row.greeks
         if greeks is UNSET or row.combo_state is not UNSET:
             return False
@@ -233,7 +214,7 @@ def _option_summaries(emitter: Emitter) -> Callable[[_Ticker], bool]:
             _time(row),
             option_type=option.type,
             strike_price=option.strike_price,
-            expiration_date=option.expiration_date,
+            expiration_date=option.expiration,
             best_bid_price=nonzero(row.best_bid_price),
             best_bid_amount=nonzero(row.best_bid_amount),
             best_bid_iv=nonzero(row.bid_iv),
@@ -254,13 +235,14 @@ def _option_summaries(emitter: Emitter) -> Callable[[_Ticker], bool]:
         )
         return True
 
-    return option_summaries
+    return named({"ticker": Part(_decode_ticker, option_summaries)}, ".")
 
 
-def _book_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
-    emit = emitter.book_ticker
+def _book_tickers(making: Making) -> Route:
+    emit = making.emitter.book_ticker
 
-    def book_tickers(row: _Ticker) -> bool:
+    def book_tickers(message: _TickerMessage) -> bool:
+        row = message.params.data
         emit(
             row.symbol.upper(),
             nonzero(row.best_ask_amount),
@@ -271,54 +253,7 @@ def _book_tickers(emitter: Emitter) -> Callable[[_Ticker], bool]:
         )
         return True
 
-    return book_tickers
-
-
-_TYPES: Final[dict[str, tuple[str, Callable[[Emitter], Callable[[Any], bool]]]]] = {
-    "trade": ("trades", _trades),
-    "book_change": ("book", _book_changes),
-    "derivative_ticker": ("ticker", _derivative_tickers),
-    "option_summary": ("ticker", _option_summaries),
-    "liquidation": ("trades", _liquidations),
-    "book_ticker": ("ticker", _book_tickers),
-}
-_MESSAGES: Final[dict[str, Any]] = {
-    "trades": _Trades,
-    "book": _BookMessage,
-    "ticker": _TickerMessage,
-}
-
-
-def _handler(channel: str, parts: Sequence[Callable[[Any], bool]]) -> Handler:
-    """Decode a message once for all the types that are made from it."""
-    decode = Decoder(_MESSAGES[channel]).decode
-    if len(parts) == 1:
-        (part,) = parts
-        return lambda line: part(decode(line).params.data)
-
-    def handler(line: bytes) -> bool:
-        data = decode(line).params.data
-        handled = False
-        for part in parts:
-            handled |= part(data)
-        return handled
-
-    return handler
-
-
-def _mapper(making: Making) -> Handler:
-    parts: dict[str, list[Callable[[Any], bool]]] = {}
-    for each in making.forms:
-        channel, make = _TYPES[each]
-        parts.setdefault(channel, []).append(make(making.emitter))
-    handlers = {channel: _handler(channel, its_parts) for channel, its_parts in parts.items()}
-    envelope = Decoder(_Envelope).decode
-
-    def channel_of(line: bytes) -> str | None:
-        params = envelope(line).params
-        return None if params is None else params.channel
-
-    return dispatcher(_PREFIX, channel_of, lambda name: handlers.get(name.partition(".")[0]))
+    return named({"ticker": Part(_decode_ticker, book_tickers)}, ".")
 
 
 _LOGIN_ID: Final = 1
@@ -384,11 +319,24 @@ _LIVE: Final = Dialect(
 )
 
 
+def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
+    return (Era((Channel(channel, str.upper),), make),)
+
+
 EXCHANGES: Final = (
     Exchange(
         name="deribit",
-        types={each: (Era((Channel(name, str.upper),)),) for each, (name, _) in _TYPES.items()},
-        make=_mapper,
+        types={
+            "trade": _era(_trades, "trades"),
+            "book_change": _era(_book_changes, "book"),
+            "derivative_ticker": _era(_derivative_tickers, "ticker"),
+            "option_summary": _era(_option_summaries, "ticker"),
+            "liquidation": _era(_liquidations, "trades"),
+            "book_ticker": _era(_book_tickers, "ticker"),
+        },
+        dispatch=prefixed(
+            b'{"jsonrpc":"2.0","method":"subscription","params":{"channel":"', "params", "channel"
+        ),
         live=_LIVE,
         subscriptions=first_of(
             subscriptions({"method": "public/subscribe"}, "params.channels", channel_first(".")),

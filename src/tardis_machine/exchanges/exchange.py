@@ -1,51 +1,75 @@
-"""An exchange: the normalized types it has, the channels each needs over time, its mapper."""
+"""An exchange: the normalized types it has, the channels each needs over time, their mappers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final
 
 from tardis_machine.emit import Emitter
 from tardis_machine.exchanges.dialect import Dialect
+from tardis_machine.exchanges.dispatch import Dispatch, Handler, Route, parts_of
 from tardis_machine.exchanges.errors import UnsupportedTypeError
 from tardis_machine.exchanges.subscriptions import Subscriptions
 from tardis_machine.filters import Filter
+from tardis_machine.times import parse_ms
 
-Handler = Callable[[bytes], bool]
-"""Takes one raw message; False: not of interest."""
+_FOREVER: Final = 1 << 62
 
 
-class Channel(NamedTuple):
-    """A channel, and how symbols are spelled in its filters."""
-
-    name: str
-    spell: Callable[[str], str] = str
+def date(iso: str) -> int:
+    """A time in microseconds, for `Era.until`."""
+    return parse_ms(iso) * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
-    """The channels that a type is made from until a date (us; None: to this day).
+class Channel:
+    """A channel, and how it is asked for.
 
-    `form` tells the mapper which of several message formats the channels carry in that time.
+    `spell` says how a symbol is written in its filters; None leaves the symbol out. Where no
+    symbols were asked for, or the channel does not take any (`takes_symbols`), the filter has
+    `unasked`: None is all of them. A channel that `needs_symbols` is left out where none of those
+    asked for are its own.
     """
 
-    channels: tuple[Channel, ...]
-    until: int | None = None
-    form: str = ""
+    name: str
+    spell: Callable[[str], str | None] = str
+    takes_symbols: bool = True
+    unasked: tuple[str, ...] | None = None
+    needs_symbols: bool = False
+
+    def filter(self, symbols: Sequence[str] | None) -> Filter | None:
+        if symbols is None or not self.takes_symbols:
+            return Filter(self.name, self.unasked)
+        spelled = tuple(each for each in map(self.spell, symbols) if each is not None)
+        if self.needs_symbols and not spelled and symbols:
+            return None
+        return Filter(self.name, spelled)
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a mapper is made for: types, with their era's form, in the order requested.
+    """What a mapper is made for.
 
     `live` ones refuse a book's snapshot that does not join its updates, as the reference client
     does; `checks_ids` ones also refuse an update that does not follow the one before it.
     """
 
     exchange: str
-    forms: Mapping[str, str]
     emitter: Emitter
     live: bool
     checks_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """The channels that a type is made from until a date (us; None: to this day), and its mapper.
+
+    `dispatch` is the exchange's own, unless lines tell their channel differently in that time.
+    """
+
+    channels: tuple[Channel, ...]
+    make: Callable[[Making], Route]
+    until: int | None = None
+    dispatch: Dispatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +78,7 @@ class Exchange:
 
     name: str
     types: Mapping[str, tuple[Era, ...]]
-    make: Callable[[Making], Handler]
+    dispatch: Dispatch
     live: Dialect | None = None
     subscriptions: Subscriptions | None = None
 
@@ -65,19 +89,28 @@ class Exchange:
         self, types: Collection[str], symbols: Sequence[str] | None, start: int, end: int
     ) -> list[Filter]:
         """Name what has to be read for `types`: a union over the eras that the range touches."""
-        wanted: dict[str, dict[str, None] | None] = {}
+        wanted: dict[str, Filter] = {}
         for each in types:
             for era in self._touched(each, start, end):
                 for channel in era.channels:
-                    if symbols is None:
-                        wanted[channel.name] = None
-                    else:
-                        spelled = wanted.setdefault(channel.name, {}) or {}
-                        wanted[channel.name] = spelled | dict.fromkeys(map(channel.spell, symbols))
-        return [
-            Filter(channel, None if spelled is None else tuple(spelled))
-            for channel, spelled in wanted.items()
-        ]
+                    asked = channel.filter(symbols)
+                    if asked is not None:
+                        known = wanted.get(channel.name)
+                        wanted[channel.name] = asked if known is None else _union(known, asked)
+        return list(wanted.values())
+
+    def allowed(
+        self, types: Collection[str], symbols: Sequence[str] | None
+    ) -> frozenset[str] | None:
+        """Name the symbols whose messages may pass; None is all.
+
+        They are those asked for, their upper-case forms, and as the exchange spells them: some have
+        lower-case ones, most print upper case.
+        """
+        if symbols is None:
+            return None
+        spelled = (each.symbols or () for each in self.filters(types, symbols, 0, _FOREVER))
+        return frozenset(symbols).union(map(str.upper, symbols), *spelled)
 
     def eras(self, types: Collection[str]) -> tuple[int, ...]:
         """Tell at which times (us) mappers have to be made anew."""
@@ -86,7 +119,6 @@ class Exchange:
     def mapper(
         self,
         types: Collection[str],
-        symbols: Sequence[str] | None,
         created: int | None,
         emitter: Emitter,
         live: bool = False,
@@ -94,17 +126,22 @@ class Exchange:
     ) -> Handler:
         """Make the function that maps one raw message after the other.
 
-        `created` (us) selects the era; None, and live, the newest. Several mappers of one message
-        emit in the order of `types`.
+        `created` (us) selects the era; None, and live, the newest. What several types make of one
+        message is emitted in the order of `types`.
         """
-        forms = {
-            each: self._eras(each)[-1].form
-            if live or created is None
-            else self._touched(each, created, created)[0].form
-            for each in types
-        }
         emitter.forget()
-        return self.make(Making(self.name, forms, emitter, live, checks_ids))
+        making = Making(self.name, emitter, live, checks_ids)
+        routes: dict[Dispatch, list[Route]] = {}
+        for each in types:
+            if live or created is None:
+                era = self._eras(each)[-1]
+            else:
+                era = self._touched(each, created, created)[0]
+            routes.setdefault(era.dispatch or self.dispatch, []).append(era.make(making))
+        handlers = [dispatch(parts_of(its)) for dispatch, its in routes.items()]
+        if len(handlers) == 1:
+            return handlers[0]
+        return lambda line: any(handle(line) for handle in handlers)
 
     def _eras(self, data_type: str) -> tuple[Era, ...]:
         try:
@@ -120,3 +157,9 @@ class Exchange:
                 touched.append(era)
             since = era.until or since
         return touched
+
+
+def _union(one: Filter, other: Filter) -> Filter:
+    if one.symbols is None or other.symbols is None:
+        return Filter(one.channel)
+    return Filter(one.channel, tuple(dict.fromkeys(one.symbols + other.symbols)))

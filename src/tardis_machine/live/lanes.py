@@ -29,7 +29,6 @@ class Lane:
         source_type: str,
         data_types: Sequence[DataType],
         sent: frozenset[str],
-        symbols: Sequence[str] | None,
         allowed: frozenset[str] | None,
         fed_by: frozenset[Source],
         channels: frozenset[str],
@@ -38,7 +37,6 @@ class Lane:
         self.channels = channels
         self.fed_by = fed_by
         self._exchange = exchange
-        self._symbols = symbols
         self._emitter = create(exchange.name, data_types, sent & {source_type})
         self._emitter.allow(allowed)
         self._throttle = Throttle()
@@ -54,7 +52,7 @@ class Lane:
         """Start anew: mapper, books, bars."""
         self._emitter.reset()
         self._handle = self._exchange.mapper(
-            [self.type], self._symbols, None, self._emitter, live=True, checks_ids=True
+            [self.type], None, self._emitter, live=True, checks_ids=True
         )
 
     def take(self, local: str, frame: bytes) -> Taken | None:
@@ -94,10 +92,7 @@ def lanes_of(
     symbols: Sequence[str] | None,
 ) -> list[Lane]:
     """Make the lanes of a stream, in the order in which one message's types are sent."""
-    allowed = None
-    if symbols is not None:
-        spelled = (symbol for each in plan.filters for symbol in each.symbols or ())
-        allowed = frozenset((*symbols, *(symbol.upper() for symbol in symbols), *spelled))
+    allowed = plan.exchange.allowed(sources(data_types), symbols)
     lanes = []
     for source_type in sources(data_types):
         channels = _channels(plan.exchange, source_type, symbols)
@@ -108,7 +103,6 @@ def lanes_of(
                 source_type,
                 its_types,
                 sent,
-                symbols,
                 allowed,
                 group,
                 frozenset(channels),

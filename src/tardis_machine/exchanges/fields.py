@@ -1,0 +1,79 @@
+"""Fields as exchanges send them, with what JavaScript makes of null, empty and missing ones.
+
+Declare a field that may be missing as `Sent`, with UNSET as its default, and say by the function
+that reads it what its absence means.
+"""
+
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from tardis_machine.emit import Side
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.numbers import of_float
+
+Sent = str | int | float | UnsetType | None
+"""A number's field: text or number, null, or not there."""
+
+SentTime = str | int | float | UnsetType | None
+"""A time's field: text or number, null, or not there."""
+
+
+def required(value: Sent, channel: str, field: str) -> str | int | float:
+    """As `Number(value)`: null and empty are 0; a missing field makes the message malformed."""
+    if value is UNSET:
+        raise MapperError(channel, f"no {field}")
+    return value or 0
+
+
+def optional(value: Sent) -> str | int | float | None:
+    """As `Number(value)` where the field may be missing: null and empty are 0."""
+    return None if value is UNSET else value or 0
+
+
+def filled(value: Sent) -> str | int | float | None:
+    """Drop what is missing, null or empty; 0 is a number."""
+    return None if value is UNSET or value == "" else value
+
+
+def nonzero(value: Sent) -> str | int | float | None:
+    """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing."""
+    if not value or (isinstance(value, str) and float(value) == 0):
+        return None
+    return value
+
+
+def time(value: SentTime, channel: str, field: str) -> int:
+    """A time as a whole number of its unit; without one the message is malformed."""
+    if value is UNSET or value is None or value == "":
+        raise MapperError(channel, f"no time in {field}")
+    return int(value)
+
+
+def ticker_time(value: SentTime) -> int:
+    """A ticker's time: 0 where it is missing, which the emitter takes for the latest it knows."""
+    return 0 if value is UNSET or value is None or value == "" else int(value)
+
+
+def text(value: str | float | UnsetType | None) -> str:
+    """As `String(value)`, for ids that are not always text: absent ones print as clients know them.
+
+    An id that is always an int, or text, goes to the emitter as it is.
+    """
+    if value is UNSET:
+        return "undefined"
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) else of_float(value)
+
+
+def side(value: object, buy: object) -> Literal["buy", "sell"]:
+    """The taker's side where everything but one value is a sale."""
+    return "buy" if value == buy else "sell"
+
+
+def known_side(value: object, buy: object, sell: object) -> Side:
+    """The taker's side where some trades have none."""
+    return "buy" if value == buy else "sell" if value == sell else "unknown"
