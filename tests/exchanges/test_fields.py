@@ -40,6 +40,13 @@ def test_a_message_without_a_time_is_malformed_but_a_ticker_keeps_the_last(value
     assert fields.ticker_time(value) == 0
 
 
+def test_a_message_without_a_symbol_is_malformed() -> None:
+    assert fields.symbol("A", "trades") == "A"
+    for value in ("", None):
+        with pytest.raises(MapperError, match="trades: no symbol"):
+            fields.symbol(value, "trades")
+
+
 def test_times_may_be_text_or_have_a_fraction() -> None:
     assert fields.time("1709251200000", "trades", "ts") == 1_709_251_200_000
     assert fields.ticker_time(1_709_251_200_000.7) == 1_709_251_200_000
@@ -57,3 +64,10 @@ def test_sides() -> None:
     assert [fields.side(each, "Buy") for each in ("Buy", "Sell", None)] == ["buy", "sell", "sell"]
     sides = [fields.known_side(each, "b", "s") for each in ("b", "s", "", UNSET)]
     assert sides == ["buy", "sell", "unknown", "unknown"]
+
+
+def test_the_best_level_may_be_missing() -> None:
+    assert fields.best(None, "bbo") == fields.best([], "bbo") == (None, None)
+    assert fields.best([["1", None, 7], ["2", "3"]], "bbo") == ("1", 0)
+    with pytest.raises(MapperError, match="bbo: a level without price and amount"):
+        fields.best([["1"]], "bbo")

@@ -5,7 +5,13 @@ What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
 
 from typing import Final
 
-from tardis_machine.exchanges import binance, bitmex, catalog, deribit
+from tardis_machine.exchanges import (
+    binance,
+    bitmex,
+    catalog,
+    deribit,
+    okex,
+)
 from tardis_machine.exchanges.errors import (
     BookGapError,
     MapperError,
@@ -25,9 +31,14 @@ __all__ = [
     "names",
 ]
 
-_EXCHANGES: Final[dict[str, Exchange]] = {
-    each.name: each for each in (*bitmex.EXCHANGES, *deribit.EXCHANGES, *binance.EXCHANGES)
-}
+_FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
+    bitmex.EXCHANGES,
+    deribit.EXCHANGES,
+    binance.EXCHANGES,
+    okex.EXCHANGES,
+)
+
+_EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}
 
 
 def names() -> tuple[str, ...]:

@@ -15,6 +15,9 @@ from tardis_machine.numbers import of_float
 Sent = str | int | float | UnsetType | None
 """A number's field: text or number, null, or not there."""
 
+SentLevels = list[list[str | int | float | None]] | None
+"""Levels of which only the first is read."""
+
 SentTime = str | int | float | UnsetType | None
 """A time's field: text or number, null, or not there."""
 
@@ -40,6 +43,25 @@ def nonzero(value: Sent) -> str | int | float | None:
     """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing."""
     if not value or (isinstance(value, str) and float(value) == 0):
         return None
+    return value
+
+
+def best(
+    levels: SentLevels, channel: str
+) -> tuple[str | int | float | None, str | int | float | None]:
+    """Price and amount of the first level, where null and empty are 0; without one neither."""
+    if not levels:
+        return None, None
+    try:
+        return levels[0][0] or 0, levels[0][1] or 0
+    except IndexError:
+        raise MapperError(channel, "a level without price and amount") from None
+
+
+def symbol(value: str | None, channel: str) -> str:
+    """A symbol that is not always there; without one the message is malformed."""
+    if not value:
+        raise MapperError(channel, "no symbol")
     return value
 
 
