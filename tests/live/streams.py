@@ -101,11 +101,13 @@ async def streaming(
     owned = None
     if hub is None:
         hub = owned = Hub(config, environ=environ_of(exchange, name))
-    async with NormalizedStream(options_of(asked), hub=hub) as stream:
-        reader = Reader(stream)
-        try:
-            yield reader
-        finally:
-            await reader.close()
-    if owned is not None:
-        await owned.close()
+    try:
+        async with NormalizedStream(options_of(asked), hub=hub) as stream:
+            reader = Reader(stream)
+            try:
+                yield reader
+            finally:
+                await reader.close()
+    finally:
+        if owned is not None:
+            await owned.close()

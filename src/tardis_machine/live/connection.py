@@ -40,6 +40,7 @@ _CLOSE_S: Final = 1.0
 _FIRST_JITTER_S: Final = 0.1
 _SNAPSHOT_RETRY_S: Final = 0.25
 _SNAPSHOT_RETRY_MAX_S: Final = 32.0
+_SNAPSHOTS_AFTER_S: Final = 1.0
 _LOOKS: Final = 4
 _RHYTHM: Final = 20
 _WIDEST: Final = 5
@@ -117,10 +118,11 @@ class Connection:
         self.had_data = False
         self._connected_at = self._alive_at = self._data_at = self._first_data_at = now
         self._rhythms: dict[Lane, _Rhythm] = {}
-        self._subscribed = False
+        self._subscribed = self._heard = False
         self._logged_in: asyncio.Future[None] | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[Any]] = []
+        self._timers: list[asyncio.TimerHandle] = []
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
         self._wanted: dict[str, tuple[Snapshot, asyncio.Queue[str]]] = {}
         self._asking: set[str] = set()
@@ -191,6 +193,8 @@ class Connection:
             first, *_ = [each.exception() for each in done]  # all are asked, or asyncio complains
         finally:
             tasks = (*main, *self._tasks)
+            for timer in self._timers:
+                timer.cancel()
             for task in tasks:
                 task.cancel()
             self._failure.cancel()
@@ -271,6 +275,11 @@ class Connection:
             await pace.wait()
             await self._send(socket, message)
         self._subscribed = True
+        # Books are asked for when the exchange has begun to send; some do not say that they have.
+        starting = self._loop.call_later(
+            0 if self._heard else _SNAPSHOTS_AFTER_S, self._start_snapshots
+        )
+        self._timers.append(starting)
         every_s = dialect.ping_s
         if self._timeout_s:
             every_s = min(every_s, self._timeout_s / 2)
@@ -344,7 +353,8 @@ class Connection:
                 self.had_data = True
                 self._first_data_at = self._alive_at
         self._resources.inbox.put(self._take, host.flush, local, text)
-        if self._subscribed and self.source.snapshots and not self._wanted:
+        self._heard = True
+        if self._subscribed and not self._wanted:
             self._start_snapshots()
         return reply
 
@@ -394,6 +404,8 @@ class Connection:
     # Books
 
     def _start_snapshots(self) -> None:
+        if self._wanted:
+            return
         for snapshot, symbols in self.source.snapshots:
             queue: asyncio.Queue[str] = asyncio.Queue()
             for symbol in symbols:
@@ -445,7 +457,9 @@ class Connection:
             for each in symbols
             if each.casefold() == key
         )
-        self._loop.call_later(retries.next_pause_s(), queue.put_nowait, spelling)
+        later = self._loop.call_later(retries.next_pause_s(), queue.put_nowait, spelling)
+        self._timers = [each for each in self._timers if each.when() > self._loop.time()]
+        self._timers.append(later)
 
     async def _subscribe_again(self, symbol: str) -> None:
         """Have the exchange send a book from its start, and nothing else."""

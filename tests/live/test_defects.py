@@ -1,0 +1,526 @@
+"""The numbered defects of the reference client, each ruled out by a test of that number."""
+
+import asyncio
+import time
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from tardis_machine import exchanges
+from tardis_machine.exchanges.dialect import Budget, DialectError
+from tardis_machine.filters import Filter, normalize
+from tardis_machine.live.addresses import rest_url, websocket_url
+from tardis_machine.live.errors import ExchangeError, RateLimitError
+from tardis_machine.live.hub import Hub
+from tardis_machine.live.plan import plan
+from tardis_machine.live.rest import Rest
+from tardis_machine.live.settings import LiveConfig
+from tardis_machine.options import OptionsError
+from tardis_machine.stream import NormalizedStream, stream_normalized
+from tests.live.feeds import (
+    BTC,
+    DEPTH,
+    OPEN_INTEREST,
+    XBT,
+    bitmex_book,
+    bitmex_trade,
+    depth,
+    depth_snapshot,
+    futures_trade,
+    mark_price,
+)
+from tests.live.streams import QUICK, Reader, environ_of, options_of, streaming
+from tests.servers.exchange import ScriptedExchange
+
+WELCOME = {"info": "Welcome to the BitMEX Realtime API."}
+SLOWER = LiveConfig(live_reconnect_s=0.1, live_reconnect_max_s=0.8, live_stable_s=30)
+
+
+def test_d01_all_symbols_are_not_narrowed_by_a_list() -> None:
+    asked = [Filter("trade", ("A",)), Filter("trade"), Filter("trade", ("B",))]
+    assert normalize(asked) == [Filter("trade")]
+
+
+@pytest.mark.parametrize(
+    ("name", "symbols", "environ", "reason"),
+    [
+        ("deribit", None, {}, "expected at least one: book cannot be streamed for all symbols"),
+        ("deribit", ["A"], {"DERIBIT_API_CLIENT_ID": "x"}, "set DERIBIT_API_CLIENT_SECRET"),
+        ("bitmex", [], {}, "expected at least one symbol"),
+        ("bitmex", None, {"WSS_URL_BITMEX": "http://x"}, "invalid WSS_URL_BITMEX: http://x"),
+    ],
+)
+async def test_d02_wrong_arguments_fail_before_anything_is_connected(
+    name: str, symbols: list[str] | None, environ: dict[str, str], reason: str
+) -> None:
+    asked = {"exchange": name, "symbols": symbols, "dataTypes": ["book_change"]}
+    hub = Hub(QUICK, environ=environ)
+    async with NormalizedStream(options_of(asked), hub=hub) as stream:
+        with pytest.raises(DialectError, match=reason) as e:
+            await anext(stream.batches())
+    assert e.value.exchange == name
+    await hub.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "data_type"), [("kroken", "trade"), ("bitmex", "option_summary"), ("bitmex", "x")]
+)
+async def test_d03_what_cannot_be_streamed_is_refused_at_once(name: str, data_type: str) -> None:
+    with pytest.raises(OptionsError, match="invalid"):
+        stream_normalized(exchange=name, data_types=[data_type], symbols=["A"])
+
+
+async def test_d04_subscriptions_wait_for_the_answer_to_a_login() -> None:
+    async with ScriptedExchange() as exchange:
+        environ = environ_of(exchange, "deribit") | {
+            "DERIBIT_API_CLIENT_ID": "me",
+            "DERIBIT_API_CLIENT_SECRET": "hush",
+        }
+        hub = Hub(QUICK, environ=environ)
+        async with streaming(exchange, "deribit", ["trade"], ["A"], hub=hub):
+            peer = await exchange.accepted()
+            assert (await peer.received())["method"] == "public/set_heartbeat"
+            assert (await peer.received())["method"] == "public/auth"
+            await peer.send({"jsonrpc": "2.0", "id": 0, "result": "ok"})
+            await asyncio.sleep(0.3)
+            assert peer.heard() == []
+            await peer.send({"jsonrpc": "2.0", "id": 1, "result": {"access_token": "t"}})
+            assert (await peer.received())["method"] == "private/subscribe"
+        await hub.close()
+
+
+async def _accept_and_note(exchange: ScriptedExchange, times: int) -> list[float]:
+    """Close whatever connects; give the pauses between connections."""
+    at = []
+    for _ in range(times):
+        peer = await exchange.accepted()
+        at.append(time.monotonic())
+        await peer.close()
+    return [later - earlier for earlier, later in pairwise(at)]
+
+
+async def test_d05_a_server_that_accepts_and_closes_is_left_alone_for_longer_each_time() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], config=SLOWER) as reader,
+    ):
+        pauses = await _accept_and_note(exchange, 5)
+        errors = [await reader.until("error") for _ in range(4)]
+    assert [pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2, 0.4), strict=True)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2, 0.4), strict=True))
+    assert [each["subSequentErrorsCount"] for each in errors] == [1, 2, 3, 4]
+
+
+async def test_d06_a_greeting_is_not_data_that_ends_a_row_of_failures() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], config=SLOWER) as reader,
+    ):
+        at = []
+        for _ in range(4):
+            peer = await exchange.accepted()
+            at.append(time.monotonic())
+            await peer.send(WELCOME)
+            await peer.send({"success": True, "subscribe": "trade"})
+            await peer.send({"error": "The system is overloaded."})
+            assert "overloaded" in (await reader.until("error"))["details"]
+            await peer.gone()
+    assert at[3] - at[2] >= 0.2
+
+
+async def test_d06_one_refused_symbol_is_reported_and_the_others_go_on() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], [XBT, "NOPE"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        await peer.send({"status": 400, "error": "Unknown or expired symbol: NOPE"})
+        await peer.send(bitmex_trade(1))
+        assert "NOPE" in (await reader.next())["details"]
+        assert (await reader.next())["type"] == "trade"
+        assert exchange.waiting() == 0
+
+
+def test_d07_digits_in_a_text_are_not_a_rate_limit() -> None:
+    assert ExchangeError("order 429 at 429.5 rejected").retry_after_s == 0
+    assert RateLimitError("https://x", 429, 7).retry_after_s == 7
+
+
+async def test_d08_a_quiet_stream_is_not_torn_down_for_ever() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["liquidation"], [BTC], timeoutIntervalMS=100),
+    ):
+        peer = await exchange.accepted()
+        await asyncio.sleep(1.0)
+        assert not peer.ended.is_set()
+        assert peer.pings > 0
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], [XBT], timeoutIntervalMS=100) as reader,
+    ):
+        lives = []
+        for _ in range(4):
+            peer = await exchange.accepted()
+            await peer.send(bitmex_trade(1))
+            since = time.monotonic()
+            await reader.until("disconnect")
+            lives.append(time.monotonic() - since)
+    assert lives[3] > 0.8
+
+
+async def test_d08_a_dead_channel_beside_a_busy_one_is_noticed() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(
+            exchange, "bitmex", ["trade", "book_change"], [XBT], timeoutIntervalMS=200
+        ) as reader,
+    ):
+        peer = await exchange.accepted()
+        await peer.send(bitmex_book("partial", (1, 100, 5)))
+        for price in range(40):
+            await peer.send(bitmex_trade(price + 1))
+            await peer.send(bitmex_book("update", (1, 100, price + 1)))
+
+        async def keep_trading() -> None:
+            while not peer.ended.is_set():
+                await peer.send(bitmex_trade(1))
+                await asyncio.sleep(0.01)
+
+        trading = asyncio.create_task(keep_trading())
+        disconnect = await reader.until("disconnect")
+        assert disconnect["symbols"] == [XBT]
+        await peer.gone()
+        trading.cancel()
+        await asyncio.gather(trading, return_exceptions=True)
+
+
+async def test_d08_an_exchange_that_answers_nothing_at_all_is_given_up() -> None:
+    config = LiveConfig(live_reconnect_s=0.02, live_silence_s=0.5)
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["liquidation"], [BTC], config=config) as reader,
+    ):
+        peer = await exchange.accepted()
+        peer.answers_pings = False
+        assert "no sign of life" in (await reader.until("error"))["details"]
+        await exchange.accepted()
+
+
+async def test_d09_a_consumer_that_pauses_keeps_its_connection() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=200) as reader,
+    ):
+        peer = await exchange.accepted()
+        reader.pause()
+        for price in range(100):
+            await peer.send(bitmex_trade(price + 1))
+            await asyncio.sleep(0.01)
+        reader.go_on()
+        prices = [(await reader.next())["price"] for _ in range(100)]
+        assert prices == list(range(1, 101))
+        assert exchange.waiting() == 0
+
+
+async def test_d10_local_time_is_that_of_the_arrival() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        reader.pause()
+        await peer.send(bitmex_trade(1))
+        await peer.send(bitmex_trade(2))
+        await asyncio.sleep(0.5)
+        asked_at = time.gmtime(time.time()), time.time()
+        await asyncio.sleep(0.5)
+        reader.go_on()
+        stamps = [(await reader.next())["localTimestamp"] for _ in range(2)]
+    now = time.strftime("%Y-%m-%dT%H:%M:%S", asked_at[0]) + f".{asked_at[1] % 1:.6f}"[2:]
+    assert stamps[0] < stamps[1] < now
+    assert len(stamps[0]) == 27
+
+
+async def test_d11_long_ids_keep_their_digits() -> None:
+    number = 123456789012345678901234567
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["trade"], [BTC]) as reader,
+    ):
+        peer = await exchange.accepted()
+        text = msgspec.json.encode(futures_trade("0.0000001", number=7)).decode()
+        await peer.send(text.replace('"t":7', f'"t":{number}'))
+        await reader.next()
+    assert b'"id":"%d","price":1e-7' % number in reader.lines[0]
+
+
+async def test_d12_a_cut_connection_resets_its_own_state_only() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(
+            exchange, "binance-futures", ["book_change", "derivative_ticker"], [BTC]
+        ) as reader,
+    ):
+        exchange.rest[DEPTH] = depth_snapshot(100, ["99", "1"])
+        peers = {each.path: each for each in [await exchange.accepted(), await exchange.accepted()]}
+        public, market = peers["/public/stream"], peers["/market/stream"]
+        await public.send({"result": None, "id": 1})
+        assert (await reader.until("book_change"))["isSnapshot"]
+        await public.send(depth(100, 101, 99, ["100", "2"]))
+        assert not (await reader.until("book_change"))["isSnapshot"]
+        await market.send(mark_price("5"))
+        await reader.until("derivative_ticker")
+        market.cut()
+        await reader.until("disconnect")
+        again = await reader.until("book_change")
+        assert again["isSnapshot"]  # whoever dropped all books has this one again
+        assert again["bids"] == [{"price": 99, "amount": 1}, {"price": 100, "amount": 2}]
+        assert (await exchange.accepted()).path == "/market/stream"
+        await public.send(depth(102, 102, 101, ["100", "3"]))
+        change = await reader.until("book_change")
+        assert not change["isSnapshot"]
+        assert change["bids"] == [{"price": 100, "amount": 3}]
+        assert exchange.requests.count(f"{DEPTH}?symbol={BTC}&limit=1000") == 1
+
+
+async def test_d13_pollers_report_what_fails() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["derivative_ticker"], [BTC]) as reader,
+    ):
+        exchange.rest[OPEN_INTEREST] = lambda _: web.Response(status=500, text="on fire")
+        assert "status 500: on fire" in (await reader.until("error"))["details"]
+
+
+async def test_d14_books_of_quiet_symbols_are_asked_for() -> None:
+    symbols = [f"S{number}USDT" for number in range(30)]
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], symbols) as reader,
+    ):
+        exchange.rest[DEPTH] = depth_snapshot(1, ["1", "1"])
+        peer = await exchange.accepted()
+        await peer.send({"result": None, "id": 1})
+        found = {(await reader.until("book_change"))["symbol"] for _ in symbols}
+    assert found == set(symbols)
+
+
+async def test_d15_a_snapshot_does_not_wait_for_the_next_update() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC]) as reader,
+    ):
+        exchange.rest[DEPTH] = depth_snapshot(100, ["99", "1"])
+        peer = await exchange.accepted()
+        await peer.send(depth(99, 100, 98))
+        assert (await reader.next())["isSnapshot"]
+
+
+async def test_d16_a_symbol_whose_snapshot_fails_is_tried_again_alone() -> None:
+    delisted: set[str] = {"GONEUSDT"}
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        if request.query["symbol"] in delisted:
+            return web.json_response({"code": -1121, "msg": "Invalid symbol."}, status=404)
+        return web.json_response({"lastUpdateId": 1, "bids": [["1", "1"]], "asks": []})
+
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC, "GONEUSDT"]) as reader,
+    ):
+        exchange.rest[DEPTH] = answer
+        peer = await exchange.accepted()
+        await peer.send({"result": None, "id": 1})
+        assert (await reader.until("book_change"))["symbol"] == BTC
+        assert "status 404" in (await reader.until("error"))["details"]
+        assert "status 404" in (await reader.until("error"))["details"]
+        delisted.clear()
+        assert (await reader.until("book_change"))["symbol"] == "GONEUSDT"
+        assert exchange.waiting() == 0
+        asked = [each for each in exchange.requests if BTC in each]
+        assert len(asked) == 1
+
+
+async def test_d17_a_snapshot_that_does_not_join_is_fetched_again_for_its_symbol() -> None:
+    ids = iter((50, 60, 110))
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        last_id = 7 if request.query["symbol"] == "ETHUSDT" else next(ids)
+        return web.json_response({"lastUpdateId": last_id, "bids": [["1", "1"]], "asks": []})
+
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC, "ETHUSDT"]) as reader,
+    ):
+        exchange.rest[DEPTH] = answer
+        peer = await exchange.accepted()
+        await peer.send(depth(100, 120, 99, ["1", "3"]))
+        books = {}
+        while len(books) < 2:
+            change = await reader.until("book_change")
+            books[change["symbol"]] = change
+        assert books[BTC]["bids"] == [{"price": 1, "amount": 3}]
+        assert exchange.waiting() == 0
+        assert sum("ETHUSDT" in each for each in exchange.requests) == 1
+
+
+async def test_d18_a_lost_update_gets_the_book_its_snapshot_again() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(
+            exchange, "binance-futures", ["book_change", "book_snapshot_5_0ms"], [BTC]
+        ) as reader,
+    ):
+        exchange.rest[DEPTH] = depth_snapshot(100, ["99", "1"])
+        peer = await exchange.accepted()
+        await peer.send({"result": None, "id": 1})
+        await reader.until("book_snapshot")
+        await peer.send(depth(100, 101, 99, ["100", "2"]))
+        await reader.until("book_snapshot")
+        exchange.rest[DEPTH] = depth_snapshot(110, ["98", "7"])
+        await peer.send(depth(104, 105, 103, ["55", "5"]))  # 102 and 103 are lost
+        await peer.send(depth(106, 111, 105, ["97", "4"]))
+        assert "an update of BTCUSDT follows 103" in (await reader.next())["details"]
+        change = await reader.next()
+        assert change["isSnapshot"]
+        assert change["bids"] == [{"price": 98, "amount": 7}, {"price": 97, "amount": 4}]
+        snapshot = await reader.next()
+        assert [level for level in snapshot["bids"] if level] == change["bids"]
+        assert exchange.waiting() == 0
+
+
+async def test_d18_books_that_come_in_the_stream_are_subscribed_anew() -> None:
+    """An update that is no message may have been any: the connection starts anew."""
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["book_change"], [XBT]) as reader,
+    ):
+        peer = await exchange.accepted()
+        await peer.send(bitmex_book("partial", (1, 100, 5)))
+        await reader.until("book_change")
+        await peer.send('{"table":"orderBookL2","action":"update","data":17}')
+        await reader.until("error")
+        await reader.until("disconnect")
+        peer = await exchange.accepted()
+        await peer.send(bitmex_book("partial", (2, 200, 5)))
+        assert (await reader.until("book_change"))["bids"] == [{"price": 200, "amount": 5}]
+
+
+async def test_d19_removed_levels_are_not_part_of_a_snapshot() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC]) as reader,
+    ):
+        exchange.rest[DEPTH] = depth_snapshot(100, ["99", "1"], ["98", "2"])
+        peer = await exchange.accepted()
+        await peer.send(depth(100, 101, 99, ["98", "0"]))
+        assert (await reader.next())["bids"] == [{"price": 99, "amount": 1}]
+
+
+async def test_d20_waiting_for_an_allowance_is_shared_and_can_be_interrupted() -> None:
+    async with ScriptedExchange() as exchange:
+        exchange.rest["/a"] = lambda _: web.Response(text="{}")
+        hub = Hub(QUICK)
+        budget = Budget(per_minute=50)
+        rest = Rest(hub.resources.http, lambda url: exchange.rest_url + url, budget, window_s=3600)
+        await rest.get("/a", weight=30)  # a snapshot
+        waiting = asyncio.create_task(rest.get("/a", weight=30))  # and a poller
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        assert len(exchange.requests) == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await hub.close()
+
+
+async def test_d21_a_stream_that_fails_leaves_the_others_running() -> None:
+    async with ScriptedExchange() as exchange:
+        environ = environ_of(exchange, "bitmex") | {"WSS_URL_DERIBIT": "ws://127.0.0.1:1"}
+        hub = Hub(QUICK, environ=environ)
+        asked: list[dict[str, Any]] = [
+            {"exchange": "deribit", "dataTypes": ["trade"], "symbols": ["A"]},
+            {"exchange": "bitmex", "dataTypes": ["trade"], "withErrorMessages": True},
+        ]
+        async with NormalizedStream(options_of(*asked), hub=hub) as stream:
+            reader = Reader(stream)
+            peer = await exchange.accepted()
+            assert (await reader.until("error"))["exchange"] == "deribit"
+            await peer.send(bitmex_trade(1))
+            assert (await reader.until("trade"))["exchange"] == "bitmex"
+            await reader.close()
+        await hub.close()
+
+
+@pytest.mark.parametrize("name", exchanges.names())
+def test_d22_every_type_subscribes_something_and_nothing_empty(name: str) -> None:
+    exchange = exchanges.get(name)
+    if exchange.live is None:
+        pytest.skip("has no live data")
+    secrets = exchange.live.secrets
+    environ = {} if secrets is None else dict.fromkeys(secrets.names, "c2VjcmV0")
+    for data_type in exchange.data_types():
+        planned = plan(exchange, [data_type], ["BTC-USDT", "BTCUSD", "btc_usdt"], environ)
+        assert planned.connections or planned.pollings
+        for connecting in planned.connections:
+            messages = list(exchange.live.subscribe(connecting.filters, planned.session()))
+            assert all(messages), (data_type, messages)
+
+
+def test_d23_every_url_has_an_override_of_its_own() -> None:
+    dialect = exchanges.get("binance-futures").live
+    assert dialect is not None
+    public, market = dialect.endpoints
+    name = "binance-futures"
+
+    def both(environ: dict[str, str]) -> list[str]:
+        return [websocket_url(name, e, dialect.endpoints, environ) for e in (public, market)]
+
+    assert both({}) == [public.url, market.url]
+    for base in ("ws://h:1", "ws://h:1/", "ws://h:1/stream", "ws://h:1/public/stream"):
+        assert both({"WSS_URL_BINANCE_FUTURES": base}) == [
+            "ws://h:1/public/stream",
+            "ws://h:1/market/stream",
+        ]
+    assert both({"WSS_URL_BINANCE_FUTURES": "ws://h/proxy/public/stream"})[1] == (
+        "ws://h/proxy/market/stream"
+    )
+    assert both({"WSS_URL_BINANCE_FUTURES_MARKET": "ws://m/x?y=1"}) == [public.url, "ws://m/x?y=1"]
+    url = "https://fapi.binance.com/fapi/v1/depth?symbol=A"
+    assert rest_url(name, url, {"REST_URL_BINANCE_FUTURES": "http://h:2/"}) == (
+        "http://h:2/fapi/v1/depth?symbol=A"
+    )
+    assert rest_url(name, url, {}) == url
+
+
+def test_d24_streams_are_split_over_connections() -> None:
+    symbols = [f"S{number}USDT" for number in range(700)]
+    types = ["trade", "book_change", "book_ticker"]
+    planned = plan(exchanges.get("binance-futures"), types, symbols, {})
+    assert len(planned.connections) == 3
+    for each in planned.connections:
+        assert sum(len(f.symbols or ()) for f in each.filters) <= 1024
+        # A symbol's channels stay together, and so does its snapshot.
+        assert len({f.symbols for f in each.filters}) == 1
+        assert each.snapshots[0][1] == each.filters[0].symbols
+    asked = sorted(s for each in planned.connections for s in each.filters[0].symbols or ())
+    assert asked == sorted(each.lower() for each in symbols)
+
+
+async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
+    from tardis_machine.live.connection import _Pace
+
+    pace = _Pace(0.0, 3)
+    began = time.monotonic()
+    for _ in range(7):
+        await pace.wait()
+    assert time.monotonic() - began >= 2.0
+    throttled = _Pace(0.05, None)
+    began = time.monotonic()
+    for _ in range(4):
+        await throttled.wait()
+    assert time.monotonic() - began >= 0.15
