@@ -225,11 +225,25 @@ class TestBook:
         feed(update(100, 101, 99))
         assert len(feed(update(150, 160, 149))) == 1
 
-    def test_an_update_of_another_symbol_is_malformed(self) -> None:
+    def test_an_update_tells_its_own_symbol(self) -> None:
         feed = Feed(EXCHANGE, ["book_change"])
         feed(snapshot(100))
-        with pytest.raises(MapperError, match="an update of ETHUSDT in BTCUSDT's stream"):
-            feed(update(100, 101, s="ETHUSDT"))
+        assert feed(update(100, 101, s="BTCUSDT_LISTED_ANEW"))[0]["symbol"] == "BTCUSDT_LISTED_ANEW"
+        with pytest.raises(MapperError, match="depth: no symbol"):
+            feed(update(101, 102, s=None))
+
+    def test_updates_of_spot_books_count_on_where_ids_are_checked(self) -> None:
+        feed = Feed("binance", ["book_change"], live=True, checks_ids=True)
+        feed(snapshot(100))
+        assert len(feed(update(99, 101))) == 1
+        assert len(feed(update(102, 105))) == 1
+        with pytest.raises(BookGapError, match="an update of BTCUSDT follows 106"):
+            feed(update(107, 108))
+
+    def test_a_new_spot_market_joins_any_update(self) -> None:
+        feed = Feed("binance", ["book_change"], live=True)
+        feed(snapshot(-1))
+        assert len(feed(update(500, 501))) == 1
 
     def test_an_update_without_time_is_malformed(self) -> None:
         feed = Feed(EXCHANGE, ["book_change"])

@@ -6,7 +6,7 @@ from tardis_machine.exchanges import UnknownExchangeError, catalog
 
 def test_every_exchange_with_mappers_is_recorded() -> None:
     assert set(exchanges.names()) <= set(catalog.names())
-    assert exchanges.names()[:3] == ("bitmex", "deribit", "binance-futures")
+    assert len(set(exchanges.names())) == len(exchanges.names())
 
 
 def test_channels_of_mappers_are_recorded_channels() -> None:
@@ -25,14 +25,11 @@ def test_unknown_exchange_says_what_is_allowed() -> None:
     assert e.value.allowed == exchanges.names()
 
 
-def test_exchange_without_mappers_is_told_apart_from_a_typo(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(catalog.CHANNELS, "new-exchange", ("trades",))
+def test_exchange_without_mappers_is_told_apart_from_a_typo() -> None:
     with pytest.raises(
-        UnknownExchangeError, match="no normalized data of this exchange yet: new-exchange"
+        UnknownExchangeError, match="no normalized data of this exchange yet: kraken"
     ):
-        exchanges.get("new-exchange")
+        exchanges.get("kraken")
 
 
 def test_catalog_has_all_exchanges() -> None:

@@ -1,6 +1,7 @@
-"""Binance futures: streams named {symbol}@{channel}, books that start with a REST snapshot."""
+"""Binance: streams named {symbol}@{channel}, books that start with a REST snapshot."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -35,6 +36,7 @@ from tardis_machine.filters import Filter
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
 _OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
+_MAX_PAIRS: Final = 100_000
 
 
 class _Trade(Struct, gc=False):
@@ -106,9 +108,8 @@ _decode_snapshot: Final = Decoder(_SnapshotMessage).decode
 
 
 class _Book(JoinedBook[_Update]):
-    """The book of one symbol's futures, whose updates overlap with the snapshot."""
+    """The book of one symbol."""
 
-    overlaps = True
     __slots__ = ("_emit",)
 
     def __init__(self, symbol: str, making: Making) -> None:
@@ -117,10 +118,10 @@ class _Book(JoinedBook[_Update]):
 
     def update(self, line: bytes) -> bool:
         update = _decode_update(line).data
-        symbol = self._symbol
-        if update.symbol != symbol:
-            raise MapperError("depth", f"an update of {update.symbol} in {symbol}'s stream")
         if self.takes(update):
+            symbol = update.symbol
+            if symbol is None:
+                raise MapperError("depth", "no symbol")
             timestamp = update.timestamp
             self._emit(
                 symbol,
@@ -149,20 +150,42 @@ class _Book(JoinedBook[_Update]):
         return True
 
 
-def _book_changes(making: Making) -> Route:
-    books: dict[str, _Book] = {}
+class _SpotBook(_Book):
+    """A book whose updates count on from the snapshot's id; a new market's has -1."""
 
-    def route(stream: str) -> Handler | None:
-        name, _, channel = stream.partition("@")
-        if not channel.startswith("depth"):
-            return None
-        symbol = name.upper()
-        book = books.get(symbol)
-        if book is None:
-            book = books[symbol] = _Book(symbol, making)
-        return book.snapshot if channel == "depthSnapshot" else book.update
+    __slots__ = ()
 
-    return route
+    def joins(self, update: _Update, snapshot_id: Number) -> bool:
+        return snapshot_id == -1 or super().joins(update, snapshot_id)
+
+    def previous_id(self, update: _Update) -> Number | None:
+        return None if update.first_id is None else update.first_id - 1
+
+
+class _FuturesBook(_Book):
+    """A book whose updates overlap with the snapshot, and name the one before them."""
+
+    overlaps = True
+    __slots__ = ()
+
+
+def _book_changes(book_type: type[_Book]) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        books: dict[str, _Book] = {}
+
+        def route(stream: str) -> Handler | None:
+            name, _, channel = stream.partition("@")
+            if not channel.startswith("depth"):
+                return None
+            symbol = name.upper()
+            book = books.get(symbol)
+            if book is None:
+                book = books[symbol] = book_type(symbol, making)
+            return book.snapshot if channel == "depthSnapshot" else book.update
+
+        return route
+
+    return make
 
 
 class _TickerPart(Struct, gc=False):
@@ -184,9 +207,32 @@ class _TickerMessage(Struct, gc=False):
     data: _TickerPart
 
 
+class _IndexPrice(Struct, gc=False):
+    pair: str = field(name="i")
+    price: Sent = field(name="p", default=UNSET)
+
+
+class _IndexPriceMessage(Struct, gc=False):
+    data: _IndexPrice
+
+
+def _pair(symbol: str) -> str:
+    """The pair that a dated or perpetual contract is of, which its index is named after."""
+    return symbol.partition("_")[0]
+
+
 def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_TickerMessage).decode
+    decode_index = Decoder(_IndexPriceMessage).decode
     emit = making.emitter.derivative_ticker
+    index_prices: dict[str, str | Number] = {}
+
+    def index_price(line: bytes) -> bool:
+        row = decode_index(line).data
+        if len(index_prices) >= _MAX_PAIRS:  # made up by a broken feed
+            index_prices.clear()
+        index_prices[row.pair] = required(row.price, "indexPrice", "p")
+        return True
 
     def derivative_ticker(line: bytes) -> bool:
         part = decode(line).data
@@ -194,7 +240,8 @@ def _derivative_tickers(making: Making) -> Route:
         if symbol is UNSET:
             raise MapperError("ticker", "no symbol")
         timestamp = None
-        mark = index = rate = last = None
+        mark = rate = last = None
+        index = index_prices.get(_pair(symbol)) if index_prices else None
         funding: int | None = None
         if part.event == "markPriceUpdate":
             mark = required(part.mark_price, "markPrice", "p")
@@ -202,7 +249,8 @@ def _derivative_tickers(making: Making) -> Route:
             if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
                 rate = required(part.funding_rate, "markPrice", "r")
                 funding = time(part.funding_timestamp, "markPrice", "T")
-            index = optional(part.index_price)
+            if part.index_price is not UNSET:
+                index = part.index_price or 0
             timestamp = int(part.timestamp or 0)
         elif part.event == "24hrTicker":
             last = required(part.last_price, "ticker", "c")
@@ -220,6 +268,8 @@ def _derivative_tickers(making: Making) -> Route:
         return True
 
     def route(stream: str) -> Handler | None:
+        if "@indexPrice" in stream:
+            return index_price
         wanted = "@markPrice" in stream or stream.endswith(("@ticker", "@openInterest"))
         return derivative_ticker if wanted else None
 
@@ -358,6 +408,22 @@ _NOT_A_STREAM: Final = either(present("error"), both(absent("stream"), negated(_
 _PUBLIC: Final = frozenset(("bookTicker", "depth", "depthSnapshot", "trade"))
 _NATIVE: Final = subscriptions({"method": "SUBSCRIBE"}, "params", symbol_first("@"))
 
+
+def _spot_live(url: str, rest: str) -> Dialect:
+    return Dialect(
+        endpoints=(Endpoint(url=url),),
+        subscribe=_streams({"depth": "@100ms"}),
+        data=(b'{"stream":"',),
+        acks=_ACK,
+        errors=_NOT_A_STREAM,
+        snapshots=(_depth_snapshot(f"{rest}/api/v1/depth", weight=10),),
+        budget=_budget(f"{rest}/api/v1/exchangeInfo", 1200, reserve=80),
+        quiet=frozenset(("trade",)),
+        max_streams=1024,
+        max_messages_per_s=5,
+    )
+
+
 _FUTURES_LIVE: Final = Dialect(
     endpoints=(
         Endpoint(name="public", url="wss://fstream.binance.com/public/stream", channels=_PUBLIC),
@@ -375,23 +441,82 @@ _FUTURES_LIVE: Final = Dialect(
     max_messages_per_s=10,
 )
 
+_DELIVERY_LIVE: Final = replace(
+    _FUTURES_LIVE,
+    endpoints=(Endpoint(url="wss://dstream.binance.com/stream"),),
+    subscribe=_streams({"depth": "@0ms", "markPrice": "@1s", "indexPrice": "@1s"}),
+    snapshots=(_depth_snapshot("https://dapi.binance.com/dapi/v1/depth", weight=20),),
+    pollers=(_open_interest("https://dapi.binance.com/dapi/v1/openInterest", every_s=5),),
+    budget=_budget("https://dapi.binance.com/dapi/v1/exchangeInfo", 2400, reserve=160),
+)
+
+
+def _channel(name: str) -> Channel:
+    return Channel(name, str.lower)
+
 
 def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(Channel(name, str.lower) for name in channels), make),)
+    return (Era(tuple(map(_channel, channels)), make),)
 
+
+_SPOT: Final = {
+    "trade": _era(_trades, "trade"),
+    "book_change": _era(_book_changes(_SpotBook), "depth", "depthSnapshot"),
+    "book_ticker": _era(_book_tickers, "bookTicker"),
+}
+_FUTURES: Final = {
+    "trade": _era(_trades, "trade"),
+    "book_change": _era(_book_changes(_FuturesBook), "depth", "depthSnapshot"),
+    "derivative_ticker": _era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
+    "liquidation": _era(_liquidations, "forceOrder"),
+    "book_ticker": _era(_book_tickers, "bookTicker"),
+}
+_INDEX: Final = Channel("indexPrice", lambda symbol: _pair(symbol.lower()))
 
 EXCHANGES: Final = (
     Exchange(
+        name="binance",
+        types=_SPOT,
+        dispatch=_STREAMS,
+        live=_spot_live(
+            "wss://stream.binance.com/stream?timeUnit=microsecond", "https://api.binance.com"
+        ),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="binance-us",
+        types=_SPOT,
+        dispatch=_STREAMS,
+        live=_spot_live("wss://stream.binance.us:9443/stream", "https://api.binance.us"),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="binance-jersey",
+        types={each: _SPOT[each] for each in ("trade", "book_change")},
+        dispatch=_STREAMS,
+        live=_spot_live("wss://stream.binance.je:9443/stream", "https://api.binance.je"),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
         name="binance-futures",
-        types={
-            "trade": _era(_trades, "trade"),
-            "book_change": _era(_book_changes, "depth", "depthSnapshot"),
-            "derivative_ticker": _era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
-            "liquidation": _era(_liquidations, "forceOrder"),
-            "book_ticker": _era(_book_tickers, "bookTicker"),
-        },
+        types=_FUTURES,
         dispatch=_STREAMS,
         live=_FUTURES_LIVE,
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="binance-delivery",
+        types=_FUTURES
+        | {
+            "derivative_ticker": (
+                Era(
+                    (*map(_channel, ("markPrice", "ticker", "openInterest")), _INDEX),
+                    _derivative_tickers,
+                ),
+            )
+        },
+        dispatch=_STREAMS,
+        live=_DELIVERY_LIVE,
         subscriptions=_NATIVE,
     ),
 )

@@ -99,6 +99,10 @@ class JoinedBook(Generic[U]):
             return covers or update.previous_id == snapshot_id
         return first_id is not None and first_id <= snapshot_id + 1
 
+    def previous_id(self, update: U) -> Number | None:
+        """Tell the last id of the update that comes before this one."""
+        return update.previous_id
+
     def takes(self, update: U) -> bool:
         """Tell whether an update is to be sent now; before the snapshot it is kept."""
         snapshot_id = self._snapshot_id
@@ -145,8 +149,8 @@ class JoinedBook(Generic[U]):
     def _check(self, update: U, snapshot_id: Number, last_id: Number | UnsetType | None) -> None:
         """See that an update follows the last one, or else that the first joins the snapshot."""
         if last_id is not None:
-            if self._checks_ids and update.previous_id != last_id:
-                raise LostUpdateError(self._channel, self._symbol, last_id, update.previous_id)
+            if self._checks_ids and (previous := self.previous_id(update)) != last_id:
+                raise LostUpdateError(self._channel, self._symbol, last_id, previous)
         elif not self.joins(update, snapshot_id):
             if self._live:
                 ids = f"{update.first_id} to {update.last_id}"
