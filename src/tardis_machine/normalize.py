@@ -1,28 +1,34 @@
 """From an exchange's raw lines to normalized messages: one stream, its mapper, its emitter."""
 
 import logging
-import re
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, Protocol
+from contextlib import suppress
+from itertools import accumulate
+from time import perf_counter
+from typing import Final, NamedTuple
 
 from tardis_machine import emit, times
 from tardis_machine.emit import DataType, Taken
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
+from tardis_machine.lines import MESSAGE, Pieces, locals_of, split
 from tardis_machine.log import Throttle
 
 log = logging.getLogger(__name__)
 
-# A line: "2019-06-01T00:00:00.1234567Z", a space, the message. Messages print microseconds.
-_STAMP_LENGTH: Final = 29
-_LOCAL_LENGTH: Final = 26
-_DIGITS_AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
-_STAMP_FORM: Final = b"0000-00-00T00:00:00.0000000Z "
+# A run is meant to take this long, so that others on the same event loop get their turn.
+_RUN_S: Final = 0.002
+_RUN_BYTES: Final = 512 * 1024
+_MAX_LINES: Final = 1024
+# Waiting for a processor makes a run longer, too: that must not make runs ever smaller.
+_MIN_LINES: Final = 8
+# A replay begins with book snapshots, each worth hundreds of ordinary lines.
+_FIRST_LINES: Final = 1
+# A book's snapshot takes milliseconds by itself.
 _LONG_LINE: Final = 32 * 1024
-_NO_ERA: Final = b"~"
-_CHANNEL: Final = re.compile(rb'"(?:table|stream|channel|topic|ch)"\s*:\s*"([^"]{1,64})"')
+_NO_ERA: Final = "~"
 
 
 class NormalizeError(TardisMachineError):
@@ -45,22 +51,8 @@ class Malformed(NamedTuple):
     reason: str
 
 
-class Pieces(Protocol):
-    """Where lines come from: pieces of whole lines, in order."""
-
-    def __next__(self) -> bytes: ...
-
-    def pending(self) -> Future[object] | None: ...
-
-    def close(self) -> None: ...
-
-
 class Normalizer:
-    """Reads one stream of lines and normalizes it, run by run.
-
-    Its lines are held back up to the last local timestamp of a piece, since the next piece may go
-    on with it: whatever `stamp` announces is complete.
-    """
+    """Reads one stream of lines and normalizes it, run by run."""
 
     def __init__(
         self,
@@ -73,36 +65,36 @@ class Normalizer:
         sent: Collection[str],
         sends_disconnects: bool,
         strict: bool,
+        ends_bars_at: int | None = None,
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
-        self.pieces = pieces
         self.malformed = 0
-        self.exhausted = False
         self.failure: Exception | None = None
+        self._pieces = pieces
         self._exchange = exchange
         self._types = sources(data_types)
         self._strict = strict
+        self._ends_bars_at = ends_bars_at
         self._on_malformed = on_malformed
         self._sends_disconnects = sends_disconnects
         self._malformed_throttle = Throttle()
         self._ignored_throttle = Throttle()
         self._emitter = emit.create(exchange.name, data_types, sent)
         self._emitter.allow(exchange.allowed(self._types, symbols))
-        self._eras = tuple(
-            times.iso_us(era)[:_LOCAL_LENGTH].encode()
-            for era in exchange.eras(self._types)
-            if era > start
-        )
+        self._eras = tuple(times.iso_us(era) for era in exchange.eras(self._types) if era > start)
         self._era = self._eras[0] if self._eras else _NO_ERA
         self._start = start
         self._handle: Callable[[bytes], bool] | None = None
         self._make_mapper(start)
+        self._exhausted = False
         self._lines: list[bytes] = []
+        self._locals: list[str] = []
+        self._reached: list[str] = []
         self._next = 0
-        self._held: list[bytes] = []
+        self._pace = _FIRST_LINES
         self._local = ""
         self._disconnected = False
-        self._before_hidden: list[Taken] = []
+        self._before_hidden: Taken | None = None
         self._hidden: Taken | None = None
 
     @property
@@ -118,82 +110,79 @@ class Normalizer:
     @property
     def needs_piece(self) -> bool:
         """Whether `read` has to be called before the next run."""
-        return self._next == len(self._lines) and not self.exhausted
+        return self._next == len(self._lines) and not self._exhausted
 
     @property
-    def stamp(self) -> bytes | None:
-        """The local time of the next line; None at the end. A disconnect has its predecessor's."""
-        lines, at = self._lines, self._next
-        if at == len(lines):
-            lines, at = self._held, 0
-        if at == len(lines):
-            return None
-        return lines[at][:_LOCAL_LENGTH] or self.last_stamp
+    def reached(self) -> str | None:
+        """The local time that lines to come have at least, as far as they are known."""
+        if self._next < len(self._lines):
+            return self._reached[self._next]
+        return None if self._exhausted else self._local
 
-    @property
-    def last_stamp(self) -> bytes:
-        """The local time of the last line that was normalized."""
-        return self._local[:_LOCAL_LENGTH].encode()
+    def pending(self) -> Future[object] | None:
+        """What `read` would have to wait for."""
+        return self._pieces.pending()
 
     def read(self) -> None:
         """Take the next piece; blocks while it is being fetched."""
-        lines: list[bytes] = []
+        self._next = 0
         try:
-            lines = next(self.pieces).split(b"\n")
+            self._lines = split(next(self._pieces))
         except StopIteration:
-            self.exhausted = True
-        except Exception as error:  # noqa: BLE001 - raised when what came before it is normalized
-            self.exhausted = True
+            self._exhausted = True
+            self._lines = []
+            if self._ends_bars_at is not None:
+                self._emitter.begin(times.iso_us(self._ends_bars_at))
+                self._emitter.close_bars()
+        except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
+            self._exhausted = True
+            self._lines = []
             self.failure = error
-        else:
-            lines.pop()
-        if self._held:
-            lines = self._held + lines
-        border = len(lines) if self.exhausted else _last_stamp(lines)
-        self._held = lines[border:]
-        del lines[border:]
-        self._lines, self._next = lines, 0
+        self._locals = locals_of(self._lines)
+        # A disconnect has the time of what precedes it; so has a line without a time.
+        times_so_far = self._locals
+        if "" in times_so_far:
+            times_so_far = list(accumulate(times_so_far, _later, initial=self._local))[1:]
+        if times_so_far != sorted(times_so_far):
+            times_so_far = list(accumulate(reversed(times_so_far), min))[::-1]
+        self._reached = times_so_far
 
-    def run(self, count: int, limit: bytes | None = None, *, inclusive: bool = False) -> int:
-        """Normalize about `count` lines up to `limit`, and whole local timestamps only.
-
-        With `inclusive` lines at the limit itself belong to the run. Returns how many lines it was.
-        """
-        lines = self._lines
-        first = self._next
-        end = min(len(lines), first + count)
-        if limit is not None:
-            end = self._up_to(limit, first, end, inclusive=inclusive)
+    def run(self) -> None:
+        """Normalize as many lines as a few milliseconds allow."""
+        started = perf_counter()
+        lines, first = self._lines, self._next
+        wanted = self._pace
+        end = min(len(lines), first + wanted)
         if max(map(len, lines[first:end])) > _LONG_LINE:
-            # A book's snapshot takes milliseconds by itself.
             long = next(at for at in range(first, end) if len(lines[at]) > _LONG_LINE)
             end = max(long, first + 1)
         if not self._sends_disconnects and b"" in lines[first:end]:
-            # What is hidden from the client comes last in its batch.
+            # What is hidden from the client has to be told apart.
             end = lines.index(b"", first) + 1
-        while end < len(lines) and (
-            not lines[end] or lines[end][:_LOCAL_LENGTH] == lines[end - 1][:_LOCAL_LENGTH]
-        ):
-            end += 1
         self._next = end
         ignored = self._emitter.ignored_changes
-        start = first
-        while self._era is not _NO_ERA and max(lines[start:end]) >= self._era:
-            border = next(at for at in range(start, end) if lines[at] >= self._era)
-            self._normalize(lines[start:border])
+        while self._era is not _NO_ERA and max(self._locals[first:end]) >= self._era:
+            border = next(at for at in range(first, end) if self._locals[at] >= self._era)
+            self._normalize(first, border)
             self._handle = None
             self._era = next((era for era in self._eras if era > self._era), _NO_ERA)
-            start = border
-        self._normalize(lines[start:end])
+            first = border
+        self._normalize(first, end)
         if self._emitter.ignored_changes != ignored:
             self._report_ignored(self._emitter.ignored_changes - ignored)
-        return end - first
+        if end - first >= wanted:
+            share = min(2.0, _RUN_S / max(perf_counter() - started, 1e-6))
+            self._pace = min(_MAX_LINES, max(_MIN_LINES, int(wanted * max(0.5, share))))
 
     def take(self) -> Taken:
         """What was normalized since the last call."""
-        if not self._before_hidden:
-            return self._emitter.take()
-        taken, self._before_hidden = self._before_hidden[0], []
+        if self._before_hidden is not None:
+            taken, self._before_hidden = self._before_hidden, None
+            return taken
+        taken = self._emitter.take()
+        if len(taken.data) > _RUN_BYTES:
+            share = max(0.5, _RUN_BYTES / len(taken.data))
+            self._pace = max(_MIN_LINES, int(self._pace * share))
         return taken
 
     def take_hidden(self) -> Taken | None:
@@ -201,53 +190,37 @@ class Normalizer:
         hidden, self._hidden = self._hidden, None
         return hidden
 
-    def close_bars(self, local: str) -> None:
-        """End the time bars in progress at this local time, when all lines are normalized."""
-        self._emitter.begin(local)
-        self._emitter.close_bars()
-
-    def _up_to(self, limit: bytes, first: int, end: int, *, inclusive: bool) -> int:
-        for at in range(first, end):
-            stamp = self._lines[at][:_LOCAL_LENGTH]
-            if stamp and (stamp > limit or (stamp == limit and not inclusive)):
-                return at
-        return end
-
-    def _normalize(self, lines: Sequence[bytes]) -> None:
+    def _normalize(self, first: int, end: int) -> None:
+        lines, locals_ = self._lines[first:end], self._locals[first:end]
+        if "" in locals_:
+            self._normalize_checked(first, end)
+            return
         if not lines:
             return
-        stamps = b"".join([line[:_STAMP_LENGTH] for line in lines])
-        if stamps.translate(_DIGITS_AS_ZERO) != _STAMP_FORM * len(lines):
-            self._normalize_checked(lines)
-            return
-        text = stamps.decode("ascii")
         self._disconnected = False
         begin = self._emitter.begin
-        handle = self._handle or self._mapper_at(text)
-        local = ""
-        for line, at in zip(lines, range(0, len(text), _STAMP_LENGTH), strict=True):
-            local = text[at : at + _LOCAL_LENGTH] + "Z"
+        handle = self._handle or self._mapper_at(locals_[0])
+        for line, local in zip(lines, locals_, strict=True):
             begin(local)
             try:
-                handle(line[_STAMP_LENGTH:])
+                handle(line[MESSAGE:])
             except Exception as error:  # noqa: BLE001 - whatever a message contains
+                self._local = local
                 self._reject(line, local, error)
-        self._local = local
+        self._local = locals_[-1]
 
-    def _normalize_checked(self, lines: Sequence[bytes]) -> None:
+    def _normalize_checked(self, first: int, end: int) -> None:
         """The same with lines among them that are empty or have no stamp."""
-        proper: list[bytes] = []
-        for line in lines:
-            if line[:_STAMP_LENGTH].translate(_DIGITS_AS_ZERO) == _STAMP_FORM:
-                proper.append(line)
+        for at in range(first, end):
+            if self._locals[at]:
                 continue
-            self._normalize(proper)
-            proper = []
-            if line:
+            self._normalize(first, at)
+            first = at + 1
+            if line := self._lines[at]:
                 self._reject(line, self._local, ValueError("it does not begin with a local time"))
             else:
                 self._disconnect()
-        self._normalize(proper)
+        self._normalize(first, end)
 
     def _disconnect(self) -> None:
         """Start mappers anew, as the recorder's connection did; several in a row are one.
@@ -265,13 +238,14 @@ class Normalizer:
             self._emitter.begin(self._local)
             self._emitter.disconnect()
         else:
-            self._before_hidden = [self._emitter.take()]
+            self._before_hidden = self._emitter.take()
+            self._emitter.begin(self._local)
             self._emitter.disconnect()
             self._hidden = self._emitter.take()
 
     def _mapper_at(self, local: str) -> Callable[[bytes], bool]:
         try:
-            created = times.us_of(local[:_LOCAL_LENGTH] + "Z")
+            created = times.us_of(local)
         except ValueError:  # digits, but no date: any era will do for what cannot be placed
             created = self._start
         return self._make_mapper(created)
@@ -282,7 +256,7 @@ class Normalizer:
 
     def _reject(self, line: bytes, local: str, error: Exception) -> None:
         self.malformed += 1
-        channel = getattr(error, "channel", None) or _channel_of(line)
+        channel = getattr(error, "channel", None) or self._channel_of(line)
         reason = str(error) or type(error).__name__
         if self._strict:
             raise NormalizeError(self._exchange.name, channel, local, reason) from error
@@ -302,6 +276,17 @@ class Normalizer:
                     "held_back": held_back,
                 },
             )
+
+    def _channel_of(self, line: bytes) -> str:
+        names: list[str] = []
+
+        def note(name: str) -> tuple[()]:
+            names.append(name)
+            return ()
+
+        with suppress(Exception):  # whatever the line contains
+            self._exchange.dispatch(note)(line[MESSAGE:])
+        return names[0][:64] if names else "unknown"
 
     def _report_ignored(self, changes: int) -> None:
         if self._strict:
@@ -325,19 +310,5 @@ class Normalizer:
             )
 
 
-def _last_stamp(lines: Sequence[bytes]) -> int:
-    """Where the last local timestamp begins; empty lines belong to what precedes them."""
-    last = len(lines) - 1
-    while last >= 0 and not lines[last]:
-        last -= 1
-    if last < 0:
-        return 0
-    stamp = lines[last][:_LOCAL_LENGTH]
-    while last and lines[last - 1][:_LOCAL_LENGTH] == stamp:
-        last -= 1
-    return last
-
-
-def _channel_of(line: bytes) -> str:
-    found = _CHANNEL.search(line, 0, 400)
-    return found[1].decode(errors="replace") if found else "unknown"
+def _later(known: str, local: str) -> str:
+    return local or known

@@ -3,18 +3,9 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tardis_machine.history.errors import CorruptSliceError
-from tardis_machine.history.pieces import (
-    PIECE_BYTES,
-    Window,
-    first_stamp,
-    last_stamp,
-    pieces,
-    verify,
-)
+from tardis_machine.history.pieces import PIECE_BYTES, pieces, verify
 
 
 def stamp(second: int) -> str:
@@ -116,50 +107,3 @@ def test_a_flipped_byte_is_told(tmp_path: Path, suffix: str, place: float) -> No
     path.write_bytes(data)
     with pytest.raises(CorruptSliceError):
         verify(path)
-
-
-def test_stamps_look_past_disconnects() -> None:
-    piece = f"\n\n{stamp(1)} a\n{stamp(2)} b\n\n".encode()
-    assert first_stamp(piece) == stamp(1).encode()
-    assert last_stamp(piece) == stamp(2).encode()
-    assert first_stamp(b"\n") == last_stamp(b"\n\n") == b""
-
-
-def window(data: bytes, start: int, end: int, size: int) -> bytes:
-    """Cut in pieces of about `size` bytes, as a file would be."""
-    cutter = Window(stamp(start).encode(), stamp(end).encode())
-    out, rest = [], data
-    while rest and not cutter.passed:
-        cut = rest.find(b"\n", size) + 1 or len(rest)
-        out.append(cutter.cut(rest[:cut]))
-        rest = rest[cut:]
-    return b"".join(out)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=30),
-    st.integers(0, 20),
-    st.integers(1, 12),
-    st.integers(1, 400),
-)
-def test_a_window_keeps_its_lines_and_the_disconnects_among_them(
-    drawn: list[tuple[int, bool]], start: int, length: int, size: int
-) -> None:
-    ordered = sorted(drawn)
-    end = start + length
-    data, expected = [], []
-    for index, (second, disconnected) in enumerate(ordered):
-        line = f"{stamp(second)} {index}\n"
-        data.append(line)
-        inside = start <= second < end
-        if inside:
-            expected.append(line)
-        if disconnected:
-            data.append("\n")
-            following = ordered[index + 1][0] if index + 1 < len(ordered) else None
-            # At a border it may belong to either side, so both have it.
-            if inside or (following is not None and second < start <= following < end):
-                expected.append("\n")
-    got = window("".join(data).encode(), start, end, size).decode()
-    assert got.split() == "".join(expected).split()
-    assert got.strip("\n").count("\n\n") == "".join(expected).strip("\n").count("\n\n")

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tardis_machine import exchanges
-from tardis_machine.emit import parse_all
+from tardis_machine.emit import Taken, parse_all
 from tardis_machine.emit.datatypes import sent
 from tardis_machine.exchanges.dispatch import Route, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.merge import Merge
 from tardis_machine.normalize import NormalizeError, Normalizer
 
 START = 1_709_251_200_000_000
@@ -79,21 +80,20 @@ def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
     return Normalizer(exchange, Given(pieces), **(settings | options))
 
 
-def run(stream: Normalizer, count: int = 1000) -> list[list[dict[str, Any]]]:
-    """The messages of each run."""
-    runs = []
-    while True:
+def flat(stream: Normalizer) -> list[dict[str, Any]]:
+    """All its messages."""
+    messages = []
+    while stream.reached is not None:
         if stream.needs_piece:
             stream.read()
-        elif stream.stamp is None:
-            return runs
         else:
-            stream.run(count)
-            runs.append([msgspec.json.decode(line) for line in stream.take().data.splitlines()])
+            stream.run()
+        messages += decoded(stream.take())
+    return messages
 
 
-def flat(stream: Normalizer, count: int = 1000) -> list[dict[str, Any]]:
-    return [message for messages in run(stream, count) for message in messages]
+def decoded(taken: Taken) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in taken.data.splitlines()]
 
 
 def test_local_times_drop_the_seventh_digit() -> None:
@@ -101,25 +101,13 @@ def test_local_times_drop_the_seventh_digit() -> None:
     assert message["localTimestamp"] == "2024-03-01T00:00:01.234567Z"
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 100])
-@pytest.mark.parametrize("border", [1, 2, 3, 4, 5, 6])
-def test_runs_never_end_inside_a_local_timestamp(count: int, border: int) -> None:
-    times = [1, 1, 2, 2, 2, 3, 4]
-    lines = [trade(us, price=at) for at, us in enumerate(times)]
-    runs = run(normalizer(b"".join(lines[:border]), b"".join(lines[border:])), count)
-    assert [message["price"] for messages in runs for message in messages] == [*range(7)]
-    ends = [messages[-1]["localTimestamp"] for messages in runs if messages]
-    starts = [messages[0]["localTimestamp"] for messages in runs if messages]
-    assert all(end != start for end, start in zip(ends, starts[1:], strict=False))
-
-
 _gaps = st.lists(st.sampled_from([0, 0, 1, 5, None]), max_size=30)
 
 
 @settings(max_examples=150, deadline=None)
-@given(_gaps, st.lists(st.integers(0, 30)), st.integers(1, 8))
-def test_borders_of_pieces_and_runs_change_nothing(
-    gaps: list[int | None], cuts: list[int], count: int
+@given(_gaps, st.lists(st.integers(0, 30)), st.booleans())
+def test_borders_of_pieces_change_nothing(
+    gaps: list[int | None], cuts: list[int], sends_disconnects: bool
 ) -> None:
     lines: list[bytes] = []
     now = 0
@@ -128,13 +116,34 @@ def test_borders_of_pieces_and_runs_change_nothing(
         now += 1 if gap is None else gap
         lines.append(b"\n" if gap is None else trade(now, price))
         now += gap is None
-    whole = flat(normalizer(b"".join(lines)))
     borders = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
     pieces = [b"".join(lines[a:b]) for a, b in pairwise(borders)]
-    runs = [messages for messages in run(normalizer(*pieces), count) if messages]
-    assert [message for messages in runs for message in messages] == whole
-    for before, after in pairwise(runs):
+    whole, cut = (
+        list(Merge([normalizer(*given, sends_disconnects=sends_disconnects)]).steps())
+        for given in ([b"".join(lines)], pieces)
+    )
+    whole_data, cut_data = (
+        [step.batch().data + step.batch().hidden for step in steps] for steps in (whole, cut)
+    )
+    assert b"".join(cut_data) == b"".join(whole_data)
+    batches = [decoded(Taken(data, 0)) for data in cut_data if data]
+    for before, after in pairwise(batches):
         assert before[-1]["localTimestamp"] < after[0]["localTimestamp"]
+
+
+def test_lines_to_come_are_not_earlier_than_what_is_reached() -> None:
+    stream = normalizer(b"\n" + trade(5) + b"\n" + trade(9), trade(7) + trade(6) + trade(8))
+    assert stream.reached == ""
+    stream.read()
+    reached = []
+    while stream.reached is not None:
+        reached.append(stream.reached[20:-1].lstrip("0"))
+        if stream.needs_piece:
+            stream.read()
+        else:
+            stream.run()
+            stream._pace = 1
+    assert reached == ["", "5", "5", "9", "9", "6", "6", "8", "8"]
 
 
 def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
@@ -147,9 +156,10 @@ def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
     ]
 
 
-def test_a_disconnect_has_the_local_time_before_it_and_belongs_to_its_run() -> None:
+def test_a_disconnect_has_the_local_time_before_it_and_belongs_to_its_batch() -> None:
     for pieces in ([trade(1) + b"\n" + trade(2)], [trade(1), b"\n" + trade(2)]):
-        first, second = run(normalizer(*pieces), 1)
+        steps = [step.batch().data for step in Merge([normalizer(*pieces)]).steps()]
+        first, second = (decoded(Taken(data, 0)) for data in steps if data)
         assert [message["type"] for message in first] == ["trade", "disconnect"]
         assert first[1]["localTimestamp"] == first[0]["localTimestamp"]
         assert [message["type"] for message in second] == ["trade"]
@@ -162,10 +172,12 @@ def test_a_disconnect_before_anything_is_not_told() -> None:
 def test_a_disconnect_nobody_asked_for_is_hidden_and_comes_last() -> None:
     stream = normalizer(trade(1) + b"\n" + trade(2) + trade(3), sends_disconnects=False)
     stream.read()
-    stream.run(100)
+    stream._pace = 100
+    stream.run()
     assert stream.take().count == 1
     hidden = stream.take_hidden()
     assert hidden is not None
+    assert hidden.stamps == ["2024-03-01T00:00:00.000001Z"]
     assert msgspec.json.decode(hidden.data)["type"] == "disconnect"
     assert stream.take_hidden() is None
     assert [message["type"] for message in flat(stream)] == ["trade", "trade"]
@@ -210,7 +222,6 @@ def test_strict_ends_at_the_first_malformed_line() -> None:
     with pytest.raises(NormalizeError, match=r"bitmex.*trade.*00:00:00\.000002Z") as caught:
         flat(stream)
     assert caught.value.channel == "trade"
-    assert stream.take().count == 1
 
 
 def test_strict_ends_at_a_book_change_before_its_snapshot() -> None:
@@ -234,7 +245,7 @@ def test_a_failure_comes_after_what_was_read() -> None:
                 raise OSError("gone") from None
 
     stream = normalizer()
-    stream.pieces = Failing([trade(1) + trade(2), trade(3)])
+    stream._pieces = Failing([trade(1) + trade(2), trade(3)])
     assert len(flat(stream)) == 3
     assert isinstance(stream.failure, OSError)
 
@@ -260,8 +271,10 @@ def test_mappers_are_made_anew_at_an_eras_date() -> None:
     )
     exchange = Exchange(name="x", types={"trade": eras}, dispatch=prefixed(b'{"table":"', "table"))
     lines = b"".join(trade(us) for us in (1, 2, 3, 4, 5))
-    for count in (1, 2, 100):
+    for pace in (1, 2, 100):
         made.clear()
-        messages = flat(normalizer(lines, exchange=exchange), count)
+        stream = normalizer(lines, exchange=exchange)
+        stream._pace = pace
+        messages = flat(stream)
         assert [message["symbol"] for message in messages] == ["A", "B", "B", "C", "C"]
         assert made == ["A", "B", "C"]

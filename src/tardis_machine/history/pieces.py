@@ -13,7 +13,6 @@ PIECE_BYTES: Final = 1 << 18
 """Small enough for the processor's cache and an event loop's step; only a line can be longer."""
 
 _READ_BYTES: Final = 1 << 16
-_STAMP_LENGTH: Final = 28
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
 _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
@@ -37,54 +36,6 @@ def verify(path: Path) -> None:
     """Read the file to its end, checksums included, or raise CorruptSliceError."""
     for _ in _chunks(path):
         pass
-
-
-def first_stamp(piece: bytes) -> bytes:
-    """The local timestamp of a piece's first line; empty if it has none but disconnects."""
-    return piece.lstrip(b"\n")[:_STAMP_LENGTH] if piece[:1] == b"\n" else piece[:_STAMP_LENGTH]
-
-
-def last_stamp(piece: bytes) -> bytes:
-    """The local timestamp of a piece's last line; empty if it has none but disconnects."""
-    end = len(piece)
-    while end:
-        start = piece.rfind(b"\n", 0, end - 1) + 1
-        if end - start > 1:
-            return piece[start : start + _STAMP_LENGTH]
-        end = start
-    return b""
-
-
-class Window:
-    """Cuts a file's pieces to the lines stamped from `start` up to before `end`.
-
-    A disconnect at a border is kept, on either side of it: several in a row count once, whereas
-    one that is dropped is lost.
-    """
-
-    def __init__(self, start: bytes, end: bytes) -> None:
-        self.start = start
-        self.end = end
-        self.passed = False
-        self._disconnected = False
-
-    def cut(self, piece: bytes) -> bytes:
-        """Return the piece's lines inside; `passed` tells that no more will come."""
-        first, last = first_stamp(piece), last_stamp(piece)
-        if first >= self.start and last < self.end and not self._disconnected:
-            return piece
-        kept: list[bytes] = [b"\n"] if self._disconnected else []
-        for line in piece[:-1].split(b"\n"):
-            stamp = line[:_STAMP_LENGTH]
-            if not stamp or self.start <= stamp < self.end:
-                kept.append(line + b"\n")
-            elif stamp < self.start:
-                kept.clear()
-            else:
-                self.passed = True
-                break
-        self._disconnected = last < self.start and bool(kept)
-        return b"" if self._disconnected else b"".join(kept)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -14,7 +14,16 @@ from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
 from tardis_machine.history.errors import CorruptSliceError, HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
-from tardis_machine.history.pieces import Window, first_stamp, last_stamp, pieces, verify
+from tardis_machine.history.pieces import pieces, verify
+from tardis_machine.lines import (
+    Window,
+    count_stamped,
+    first_stamp,
+    last_stamp,
+    minute_of,
+    skip,
+    stamp_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -367,12 +376,10 @@ class Reader:
         self._skip = 0
         if segment.delivered:
             stamp = last_stamp(segment.delivered[-1])
-            self._window = Window(stamp, _stamp(segment.end))
-            self._skip = sum(
-                line.startswith(stamp) for piece in segment.delivered for line in piece.split(b"\n")
-            )
+            self._window = Window(stamp, stamp_of(segment.end))
+            self._skip = count_stamped(segment.delivered, stamp)
         elif (segment.start, segment.end) != (cached.start, cached.end):
-            self._window = Window(_stamp(segment.start), _stamp(segment.end))
+            self._window = Window(stamp_of(segment.start), stamp_of(segment.end))
 
     def _read(self, segment: _Segment) -> bytes:
         if self._pieces is None:
@@ -389,7 +396,7 @@ class Reader:
         if piece is not None and self._window is not None:
             piece = self._window.cut(piece)
             if self._skip:
-                piece = self._skip_lines(piece)
+                piece, self._skip = skip(piece, self._skip)
         if piece is None or (self._window is not None and self._window.passed):
             with self._lock:
                 if self._segments:
@@ -405,14 +412,6 @@ class Reader:
             segment.delivered.clear()
         segment.delivered.append(piece)
         return piece if self._select is None else self._select(piece)
-
-    def _skip_lines(self, piece: bytes) -> bytes:
-        start = 0
-        while self._skip and start < len(piece):
-            end = piece.index(b"\n", start) + 1
-            self._skip -= end - start > 1
-            start = end
-        return piece[start:]
 
     def _refetch(self, segment: _Segment, error: CorruptSliceError) -> None:
         """Replace a file that is bad or gone; what it gave already is not given again."""
@@ -439,7 +438,7 @@ class Reader:
         self._finish(segment)
         if segment.delivered:
             # What lies before the last line given out is not needed again.
-            segment.start = max(segment.start, _minute(last_stamp(segment.delivered[-1])))
+            segment.start = max(segment.start, minute_of(last_stamp(segment.delivered[-1])))
         fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
         with self._lock:
             if not self._closed.is_set():
@@ -480,12 +479,3 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
 
 def _iso(minute: int) -> str:
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}Z"
-
-
-def _minute(stamp: bytes) -> int:
-    moment = datetime.fromisoformat(stamp[:16].decode()).replace(tzinfo=UTC)
-    return int(moment.timestamp()) // 60
-
-
-def _stamp(minute: int) -> bytes:
-    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}:00.0000000Z".encode()

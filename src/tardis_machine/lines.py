@@ -1,0 +1,146 @@
+"""A recorded line: a local time, a space, the message; an empty line is a disconnect."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from operator import itemgetter
+from typing import Final, Protocol
+
+STAMP: Final = len("2019-06-01T00:00:00.1234567Z")
+"""How long a line's stamp is."""
+MESSAGE: Final = STAMP + 1
+"""Where a line's message begins."""
+
+# Of the seven fractional digits a normalized message prints six.
+_LOCAL: Final = STAMP - 2
+_DIGITS_AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
+_HEAD_FORM: Final = b"0000-00-00T00:00:00.0000000Z "
+_STAMP_END: Final = b"Z "
+_stamp_end: Final = itemgetter(slice(STAMP - 1, MESSAGE))
+
+
+class Pieces(Protocol):
+    """Where lines come from: pieces of whole lines, in order."""
+
+    def __next__(self) -> bytes: ...
+
+    def pending(self) -> Future[object] | None: ...
+
+
+def split(piece: bytes) -> list[bytes]:
+    """The lines of a piece; whole lines, each with its end."""
+    lines = piece.split(b"\n")
+    lines.pop()
+    return lines
+
+
+def locals_of(lines: Sequence[bytes]) -> list[str]:
+    """The local time of each line as messages print it; empty where a line has none."""
+    heads = b"".join([line[:MESSAGE] for line in lines])
+    if heads.translate(_DIGITS_AS_ZERO) == _HEAD_FORM * len(lines):
+        text = heads.decode("ascii")
+        return [text[at : at + _LOCAL] + "Z" for at in range(0, len(text), MESSAGE)]
+    return [_local_of(line) for line in lines]
+
+
+def _local_of(line: bytes) -> str:
+    head = line[:MESSAGE]
+    if head.translate(_DIGITS_AS_ZERO) != _HEAD_FORM:
+        return ""
+    return head[:_LOCAL].decode("ascii") + "Z"
+
+
+def are_stamped(lines: Sequence[bytes]) -> bool:
+    """Tell, at a glance, whether all lines have a stamp."""
+    return set(map(_stamp_end, lines)) == {_STAMP_END}
+
+
+def is_stamped(line: bytes) -> bool:
+    """As `are_stamped`."""
+    return line[STAMP - 1 : MESSAGE] == _STAMP_END
+
+
+def with_messages(lines: Sequence[bytes], between: bytes) -> list[bytes]:
+    """Stamped lines with something else than a space between stamp and message."""
+    # The first of these in a line ends its time: quicker than cutting the line in two.
+    return [line.replace(_STAMP_END, b"Z" + between, 1) for line in lines]
+
+
+def stamp_of(minute: int) -> bytes:
+    """The first stamp of a minute, counted since the epoch."""
+    return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}:00.0000000Z".encode()
+
+
+def minute_of(stamp: bytes) -> int:
+    """The minute of a stamp, counted since the epoch."""
+    moment = datetime.fromisoformat(stamp[:16].decode()).replace(tzinfo=UTC)
+    return int(moment.timestamp()) // 60
+
+
+def first_stamp(piece: bytes) -> bytes:
+    """The stamp of a piece's first line; empty if it has none but disconnects."""
+    return piece.lstrip(b"\n")[:STAMP] if piece[:1] == b"\n" else piece[:STAMP]
+
+
+def last_stamp(piece: bytes) -> bytes:
+    """The stamp of a piece's last line; empty if it has none but disconnects."""
+    end = len(piece)
+    while end:
+        start = piece.rfind(b"\n", 0, end - 1) + 1
+        if end - start > 1:
+            return piece[start : start + STAMP]
+        end = start
+    return b""
+
+
+def count_stamped(pieces: Sequence[bytes], stamp: bytes) -> int:
+    """How many lines of these pieces have that stamp."""
+    return sum(line.startswith(stamp) for piece in pieces for line in piece.split(b"\n"))
+
+
+def skip(piece: bytes, count: int) -> tuple[bytes, int]:
+    """Leave out the first `count` lines that are no disconnects; how many are left to skip."""
+    start = 0
+    while count and start < len(piece):
+        end = piece.index(b"\n", start) + 1
+        count -= end - start > 1
+        start = end
+    return piece[start:], count
+
+
+def select(piece: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+    """Keep a piece's disconnects and the lines whose message is wanted."""
+    kept = [line for line in split(piece) if not line or wanted(line[MESSAGE:])]
+    return b"\n".join([*kept, b""]) if kept else b""
+
+
+class Window:
+    """Cuts a file's pieces to the lines stamped from `start` up to before `end`.
+
+    A disconnect at a border is kept, on either side of it: several in a row count once, whereas
+    one that is dropped is lost.
+    """
+
+    def __init__(self, start: bytes, end: bytes) -> None:
+        self.start = start
+        self.end = end
+        self.passed = False
+        self._disconnected = False
+
+    def cut(self, piece: bytes) -> bytes:
+        """Return the piece's lines inside; `passed` tells that no more will come."""
+        first, last = first_stamp(piece), last_stamp(piece)
+        if first >= self.start and last < self.end and not self._disconnected:
+            return piece
+        kept: list[bytes] = [b"\n"] if self._disconnected else []
+        for line in split(piece):
+            stamp = line[:STAMP]
+            if not stamp or self.start <= stamp < self.end:
+                kept.append(line + b"\n")
+            elif stamp < self.start:
+                kept.clear()
+            else:
+                self.passed = True
+                break
+        self._disconnected = last < self.start and bool(kept)
+        return b"" if self._disconnected else b"".join(kept)

@@ -1,0 +1,123 @@
+"""Raw replays: what an exchange sent, as it was recorded."""
+
+import logging
+import operator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from itertools import groupby
+from types import TracebackType
+from typing import Final, Self
+
+from tardis_machine.history import History
+from tardis_machine.lines import are_stamped, is_stamped, split, with_messages
+from tardis_machine.log import Throttle
+from tardis_machine.normalize import NormalizeError
+from tardis_machine.options import ReplayOptions
+
+log = logging.getLogger(__name__)
+
+_BEFORE: Final = b'{"localTimestamp":"'
+_BETWEEN: Final = b'","message":'
+_AFTER: Final = b"}\n"
+
+
+class RawReplay:
+    """History as it was recorded: one JSON object per line, with its local time."""
+
+    def __init__(
+        self,
+        options: ReplayOptions,
+        *,
+        history: History,
+        strict: bool = False,
+        owns_history: bool = False,
+    ) -> None:
+        self._owned = history if owns_history else None
+        self._strict = strict
+        self._exchange = options.exchange
+        self._with_disconnects = options.with_disconnects
+        self._disconnected = False
+        self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
+        self._throttle = Throttle()
+        self.messages = 0
+        self.malformed = 0
+
+    @property
+    def progress(self) -> float:
+        """The share of minutes that were read."""
+        return self._reader.done_minutes / self._reader.total_minutes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pending(self) -> Future[object] | None:
+        """What the next batch has to wait for; None if it will not block."""
+        return self._reader.pending()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._reader.close()
+        if self._owned is not None:
+            self._owned.close()
+
+    def batches(self) -> Iterator[bytes]:
+        """Replay to the end, in NDJSON."""
+        try:
+            for piece in self._reader:
+                lines = split(piece)
+                yield self._wrapped(lines)
+                if self._strict and self.malformed:
+                    time = lines[0][:28].decode(errors="replace")
+                    raise NormalizeError(
+                        self._exchange,
+                        "raw lines",
+                        f"or after {time}",
+                        "it does not begin with a local time",
+                    )
+        finally:
+            self.close()
+
+    def _wrapped(self, lines: list[bytes]) -> bytes:
+        if are_stamped(lines):
+            self._disconnected = False
+            return self._printed(lines)
+        malformed = [line for line in lines if line and not is_stamped(line)]
+        if malformed:
+            self._report(malformed)
+        parts: list[bytes] = []
+        for disconnect, group in groupby(lines, operator.not_):
+            proper = [line for line in group if is_stamped(line)]
+            if proper:
+                parts.append(self._printed(proper))
+            elif disconnect and self._with_disconnects and not self._disconnected:
+                parts.append(b"\n")
+            self._disconnected = not proper and (disconnect or self._disconnected)
+        return b"".join(parts)
+
+    def _printed(self, lines: Sequence[bytes]) -> bytes:
+        self.messages += len(lines)
+        joined = (_AFTER + _BEFORE).join(with_messages(lines, _BETWEEN))
+        return _BEFORE + joined + _AFTER
+
+    def _report(self, malformed: Sequence[bytes]) -> None:
+        self.malformed += len(malformed)
+        for line in malformed:
+            held_back = self._throttle.allow()
+            if held_back is not None:
+                log.warning(
+                    "line without a local time left out",
+                    extra={
+                        "exchange": self._exchange,
+                        "line": line[:200].decode(errors="replace"),
+                        "malformed": self.malformed,
+                        "held_back": held_back,
+                    },
+                )
