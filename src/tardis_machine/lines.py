@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from itertools import accumulate
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -25,6 +26,65 @@ class Pieces(Protocol):
     def __next__(self) -> bytes: ...
 
     def pending(self) -> Future[object] | None: ...
+
+
+class LineStream:
+    """The lines of one stream, a piece at a time, and the local time they have got to."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._exhausted = False
+        self._reached: list[str] = []
+        self.failure: Exception | None = None
+        """What ended it, when there was more to come."""
+        self.lines: list[bytes] = []
+        """Those of the piece."""
+        self.locals: list[str] = []
+        """Their local times; empty for a disconnect, and for a line without a time."""
+        self.next = 0
+        """The first of them that is not done with."""
+        self.last = ""
+        """The local time of the last that is; whoever goes on keeps it."""
+
+    @property
+    def needs_piece(self) -> bool:
+        """Whether all lines are done with, and more may come."""
+        return self.next == len(self.lines) and not self._exhausted
+
+    @property
+    def reached(self) -> str | None:
+        """The local time that lines to come have at least, as far as they are known."""
+        if self.next < len(self.lines):
+            return self._reached[self.next]
+        return None if self._exhausted else self.last
+
+    def pending(self) -> Future[object] | None:
+        """What `read` would have to wait for."""
+        return self._pieces.pending()
+
+    def read(self) -> bool:
+        """Take the next piece; False if there is none. Blocks while it is being fetched."""
+        self.next = 0
+        self.lines = []
+        try:
+            self.lines = split(next(self._pieces))
+        except StopIteration:
+            self._exhausted = True
+        except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
+            self._exhausted = True
+            self.failure = error
+        self.locals = reached = locals_of(self.lines)
+        if "" in reached:
+            # A disconnect has the time of what precedes it; so has a line without a time.
+            reached = list(accumulate(reached, _or_before, initial=self.last))[1:]
+        if reached != sorted(reached):
+            reached = list(accumulate(reversed(reached), min))[::-1]
+        self._reached = reached
+        return not self._exhausted
+
+
+def _or_before(before: str, local: str) -> str:
+    return local or before
 
 
 def split(piece: bytes) -> list[bytes]:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from itertools import accumulate
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -13,7 +12,7 @@ from tardis_machine.emit import DataType, Taken
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
-from tardis_machine.lines import MESSAGE, Pieces, locals_of, split
+from tardis_machine.lines import MESSAGE, LineStream, Pieces
 from tardis_machine.log import Throttle
 
 log = logging.getLogger(__name__)
@@ -69,8 +68,7 @@ class Normalizer:
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self.malformed = 0
-        self.failure: Exception | None = None
-        self._pieces = pieces
+        self._stream = LineStream(pieces)
         self._exchange = exchange
         self._types = sources(data_types)
         self._strict = strict
@@ -86,13 +84,7 @@ class Normalizer:
         self._start = start
         self._handle: Callable[[bytes], bool] | None = None
         self._make_mapper(start)
-        self._exhausted = False
-        self._lines: list[bytes] = []
-        self._locals: list[str] = []
-        self._reached: list[str] = []
-        self._next = 0
         self._pace = _FIRST_LINES
-        self._local = ""
         self._disconnected = False
         self._before_hidden: Taken | None = None
         self._hidden: Taken | None = None
@@ -110,47 +102,34 @@ class Normalizer:
     @property
     def needs_piece(self) -> bool:
         """Whether `read` has to be called before the next run."""
-        return self._next == len(self._lines) and not self._exhausted
+        return self._stream.needs_piece
 
     @property
     def reached(self) -> str | None:
         """The local time that lines to come have at least, as far as they are known."""
-        if self._next < len(self._lines):
-            return self._reached[self._next]
-        return None if self._exhausted else self._local
+        return self._stream.reached
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended it, when there was more to come."""
+        return self._stream.failure
 
     def pending(self) -> Future[object] | None:
         """What `read` would have to wait for."""
-        return self._pieces.pending()
+        return self._stream.pending()
 
     def read(self) -> None:
         """Take the next piece; blocks while it is being fetched."""
-        self._next = 0
-        try:
-            self._lines = split(next(self._pieces))
-        except StopIteration:
-            self._exhausted = True
-            self._lines = []
-            if self._ends_bars_at is not None:
-                self._emitter.begin(times.iso_us(self._ends_bars_at))
-                self._emitter.close_bars()
-        except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
-            self._exhausted = True
-            self._lines = []
-            self.failure = error
-        self._locals = locals_of(self._lines)
-        # A disconnect has the time of what precedes it; so has a line without a time.
-        times_so_far = self._locals
-        if "" in times_so_far:
-            times_so_far = list(accumulate(times_so_far, _later, initial=self._local))[1:]
-        if times_so_far != sorted(times_so_far):
-            times_so_far = list(accumulate(reversed(times_so_far), min))[::-1]
-        self._reached = times_so_far
+        if self._stream.read() or self.failure is not None or self._ends_bars_at is None:
+            return
+        self._emitter.begin(times.iso_us(self._ends_bars_at))
+        self._emitter.close_bars()
 
     def run(self) -> None:
         """Normalize as many lines as a few milliseconds allow."""
         started = perf_counter()
-        lines, first = self._lines, self._next
+        stream = self._stream
+        lines, first = stream.lines, stream.next
         wanted = self._pace
         end = min(len(lines), first + wanted)
         if max(map(len, lines[first:end])) > _LONG_LINE:
@@ -159,10 +138,10 @@ class Normalizer:
         if not self._sends_disconnects and b"" in lines[first:end]:
             # What is hidden from the client has to be told apart.
             end = lines.index(b"", first) + 1
-        self._next = end
+        stream.next = end
         ignored = self._emitter.ignored_changes
-        while self._era is not _NO_ERA and max(self._locals[first:end]) >= self._era:
-            border = next(at for at in range(first, end) if self._locals[at] >= self._era)
+        while self._era is not _NO_ERA and max(stream.locals[first:end]) >= self._era:
+            border = next(at for at in range(first, end) if stream.locals[at] >= self._era)
             self._normalize(first, border)
             self._handle = None
             self._era = next((era for era in self._eras if era > self._era), _NO_ERA)
@@ -191,7 +170,7 @@ class Normalizer:
         return hidden
 
     def _normalize(self, first: int, end: int) -> None:
-        lines, locals_ = self._lines[first:end], self._locals[first:end]
+        lines, locals_ = self._stream.lines[first:end], self._stream.locals[first:end]
         if "" in locals_:
             self._normalize_checked(first, end)
             return
@@ -205,19 +184,20 @@ class Normalizer:
             try:
                 handle(line[MESSAGE:])
             except Exception as error:  # noqa: BLE001 - whatever a message contains
-                self._local = local
+                self._stream.last = local
                 self._reject(line, local, error)
-        self._local = locals_[-1]
+        self._stream.last = locals_[-1]
 
     def _normalize_checked(self, first: int, end: int) -> None:
         """The same with lines among them that are empty or have no stamp."""
+        stream = self._stream
         for at in range(first, end):
-            if self._locals[at]:
+            if stream.locals[at]:
                 continue
             self._normalize(first, at)
             first = at + 1
-            if line := self._lines[at]:
-                self._reject(line, self._local, ValueError("it does not begin with a local time"))
+            if line := stream.lines[at]:
+                self._reject(line, stream.last, ValueError("it does not begin with a local time"))
             else:
                 self._disconnect()
         self._normalize(first, end)
@@ -231,15 +211,16 @@ class Normalizer:
             return
         self._disconnected = True
         self._handle = None
-        if not self._local:
+        local = self._stream.last
+        if not local:
             return
         if self._sends_disconnects:
             self._emitter.reset()
-            self._emitter.begin(self._local)
+            self._emitter.begin(local)
             self._emitter.disconnect()
         else:
             self._before_hidden = self._emitter.take()
-            self._emitter.begin(self._local)
+            self._emitter.begin(local)
             self._emitter.disconnect()
             self._hidden = self._emitter.take()
 
@@ -293,7 +274,7 @@ class Normalizer:
             raise NormalizeError(
                 self._exchange.name,
                 "book_change",
-                self._local,
+                self._stream.last,
                 f"{changes} book changes before the book's first snapshot",
             )
         held_back = self._ignored_throttle.allow()
@@ -303,12 +284,8 @@ class Normalizer:
                 extra={
                     "exchange": self._exchange.name,
                     "channel": "book_change",
-                    "time": self._local,
+                    "time": self._stream.last,
                     "ignored": self._emitter.ignored_changes,
                     "held_back": held_back,
                 },
             )
-
-
-def _later(known: str, local: str) -> str:
-    return local or known

@@ -77,7 +77,8 @@ def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
         "strict": False,
     }
     exchange = options.pop("exchange", None) or exchanges.get("bitmex")
-    return Normalizer(exchange, Given(pieces), **(settings | options))
+    given = options.pop("of", None) or Given(pieces)
+    return Normalizer(exchange, given, **(settings | options))
 
 
 def flat(stream: Normalizer) -> list[dict[str, Any]]:
@@ -244,8 +245,7 @@ def test_a_failure_comes_after_what_was_read() -> None:
             except StopIteration:
                 raise OSError("gone") from None
 
-    stream = normalizer()
-    stream._pieces = Failing([trade(1) + trade(2), trade(3)])
+    stream = normalizer(of=Failing([trade(1) + trade(2), trade(3)]))
     assert len(flat(stream)) == 3
     assert isinstance(stream.failure, OSError)
 

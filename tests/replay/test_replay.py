@@ -10,8 +10,9 @@ import pytest
 from tardis_machine.history import Filter, History, HistoryError, ReaderClosedError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
 from tardis_machine.normalize import Malformed, NormalizeError
-from tardis_machine.options import OptionsError, ReplayNormalizedOptions
+from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replay import (
+    MergedRawReplay,
     NormalizedReplay,
     replay,
     replay_normalized,
@@ -333,6 +334,44 @@ def test_raw_replays_tell_of_disconnects_when_asked(tmp_path: Path) -> None:
     )
     assert got[True] == expected
     assert got[False] == expected.replace(b"\n\n", b"\n").removeprefix(b"\n")
+
+
+def test_raw_replays_merge_by_local_time(tmp_path: Path) -> None:
+    one = trade(1, 1) + b"\n" + trade(2, 2) + b"garbage\n" + trade(2, 3) + trade(4, 4)
+    two = b"\n" + trade(2, 20) + trade(3, 30) + trade(4, 40)
+    _cached(tmp_path, "bitmex", {"trade": ("A",)}, one)
+    _cached(tmp_path, "bitmex", {"trade": ("B",)}, two)
+    options = [
+        ReplayOptions(
+            exchange="bitmex",
+            from_=START_US,
+            to=START_US + 60_000_000,
+            filters=(Filter("trade", (symbol,)),),
+        )
+        for symbol in "AB"
+    ]
+    with History(cache_dir=tmp_path) as history:
+        replayed = MergedRawReplay(options, history=history)
+        steps = list(replayed.steps())
+        alone = list(MergedRawReplay(options[:1], history=history).steps())
+    sent = [
+        (index, msgspec.json.decode(message)["data"][0]["price"])
+        for step in steps
+        for index, data in step.parts
+        for message in data.splitlines()
+    ]
+    assert sent == [(0, 1), (0, 2), (0, 3), (1, 20), (1, 30), (0, 4), (1, 40)]
+    assert sum(step.count for step in steps) == 7
+    assert replayed.malformed == 1
+    assert replayed.progress == 1
+    raw = b"".join(line[29:] + b"\n" for line in one.split(b"\n") if line[:4] == b"2024")
+    assert b"".join(data for step in alone for _, data in step.parts) == raw
+
+
+def test_a_merged_raw_replay_tells_what_is_missing(tmp_path: Path, sample: History) -> None:
+    option = ReplayOptions(exchange="bitmex", from_=START_US, to=START_US + 10 * 60_000_000)
+    with pytest.raises(HistoryError):
+        list(MergedRawReplay([option], history=sample).steps())
 
 
 def test_a_replay_of_its_own_history_closes_it() -> None:

@@ -18,12 +18,13 @@ from tardis_machine.options import (
     parse_replay_normalized,
 )
 from tardis_machine.replay.normalized import NormalizedReplay
-from tardis_machine.replay.raw import RawReplay
+from tardis_machine.replay.raw import MergedRawReplay, RawReplay
 
 __all__ = [
     "Batch",
     "HistoryOptions",
     "Malformed",
+    "MergedRawReplay",
     "NormalizeError",
     "NormalizedReplay",
     "RawReplay",

@@ -1,16 +1,25 @@
-"""Raw replays: what an exchange sent, as it was recorded."""
+"""Raw replays: what an exchange sent, as it was recorded; one, or several merged."""
 
 import logging
 import operator
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import groupby
+from itertools import accumulate, compress, groupby
 from types import TracebackType
 from typing import Final, Self
 
-from tardis_machine.history import History
-from tardis_machine.lines import are_stamped, is_stamped, split, with_messages
+from tardis_machine.emit import Taken
+from tardis_machine.history import History, Reader
+from tardis_machine.lines import (
+    MESSAGE,
+    LineStream,
+    are_stamped,
+    is_stamped,
+    split,
+    with_messages,
+)
 from tardis_machine.log import Throttle
+from tardis_machine.merge import Merge, Merged
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
 
@@ -19,6 +28,7 @@ log = logging.getLogger(__name__)
 _BEFORE: Final = b'{"localTimestamp":"'
 _BETWEEN: Final = b'","message":'
 _AFTER: Final = b"}\n"
+_NOTHING: Final = Taken(b"", 0)
 
 
 class RawReplay:
@@ -121,3 +131,103 @@ class RawReplay:
                         "held_back": held_back,
                     },
                 )
+
+
+class MergedRawReplay:
+    """Raw replays merged by local time, for clients that speak exchanges' own protocols.
+
+    Each part of a step has the messages of one of the replays, one a line, as they were sent.
+    """
+
+    def __init__(self, options: Sequence[ReplayOptions], *, history: History) -> None:
+        self._readers: list[Reader] = []
+        try:
+            for each in options:
+                self._readers.append(
+                    history.read(
+                        each.exchange, each.filters, each.from_, each.to, readers=len(options)
+                    )
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._streams = [_Messages(LineStream(reader)) for reader in self._readers]
+        self._merge = Merge(self._streams)
+
+    @property
+    def progress(self) -> float:
+        """The share of minutes that were read."""
+        total = sum(reader.total_minutes for reader in self._readers)
+        return sum(reader.done_minutes for reader in self._readers) / max(total, 1)
+
+    @property
+    def malformed(self) -> int:
+        """Lines without a local time, which were left out."""
+        return sum(stream.malformed for stream in self._streams)
+
+    def pending(self) -> Future[object] | None:
+        """What the next step has to wait for; None if it will not block."""
+        return self._merge.pending()
+
+    def close(self) -> None:
+        """Stop at once."""
+        for reader in self._readers:
+            reader.close()
+
+    def steps(self) -> Iterator[Merged]:
+        """Replay to the end, a few milliseconds a step."""
+        try:
+            yield from self._merge.steps()
+        finally:
+            self.close()
+
+
+class _Messages:
+    """The messages of one stream of lines, one a line."""
+
+    def __init__(self, stream: LineStream) -> None:
+        self.malformed = 0
+        self._stream = stream
+        self._taken = _NOTHING
+
+    @property
+    def needs_piece(self) -> bool:
+        return self._stream.needs_piece
+
+    @property
+    def reached(self) -> str | None:
+        return self._stream.reached
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._stream.failure
+
+    def pending(self) -> Future[object] | None:
+        return self._stream.pending()
+
+    def read(self) -> None:
+        self._stream.read()
+
+    def run(self) -> None:
+        stream = self._stream
+        stream.next = len(stream.lines)
+        lines, stamps = stream.lines, stream.locals
+        if "" in stamps:
+            self.malformed += sum(
+                bool(line) and not local for line, local in zip(lines, stamps, strict=True)
+            )
+            lines = list(compress(lines, stamps))
+            stamps = list(filter(None, stamps))
+        if lines:
+            stream.last = stamps[-1]
+            messages = [line[MESSAGE:] for line in lines]
+            data = b"\n".join([*messages, b""])
+            ends = [end + at for at, end in enumerate(accumulate(map(len, messages)), 1)]
+            self._taken = Taken(data, len(lines), stamps, ends, range(1, len(lines) + 1))
+
+    def take(self) -> Taken:
+        taken, self._taken = self._taken, _NOTHING
+        return taken
+
+    def take_hidden(self) -> None:
+        return None
