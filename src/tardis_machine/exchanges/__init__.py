@@ -6,6 +6,7 @@ What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
 from typing import Final
 
 from tardis_machine.exchanges import (
+    aster,
     binance,
     bitmex,
     catalog,
@@ -35,6 +36,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     bitmex.EXCHANGES,
     deribit.EXCHANGES,
     binance.EXCHANGES,
+    aster.EXCHANGES,
     okex.EXCHANGES,
 )
 

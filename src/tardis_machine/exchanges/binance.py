@@ -53,7 +53,7 @@ class _TradeMessage(Struct, gc=False):
     data: _Trade
 
 
-def _trades(making: Making) -> Route:
+def trades(making: Making) -> Route:
     decode = Decoder(_TradeMessage).decode
     emit = making.emitter.trade
 
@@ -78,7 +78,7 @@ def _trades(making: Making) -> Route:
     return lambda stream: trade if stream.endswith("@trade") else None
 
 
-class _Update(Struct, gc=False):
+class DepthUpdate(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
     first_id: Number | None = field(name="U", default=None)
     last_id: Number | UnsetType | None = field(name="u", default=UNSET)
@@ -89,7 +89,7 @@ class _Update(Struct, gc=False):
 
 
 class _UpdateMessage(Struct, gc=False):
-    data: _Update
+    data: DepthUpdate
 
 
 class _Snapshot(Struct, gc=False):
@@ -107,7 +107,7 @@ _decode_update: Final = Decoder(_UpdateMessage).decode
 _decode_snapshot: Final = Decoder(_SnapshotMessage).decode
 
 
-class _Book(JoinedBook[_Update]):
+class Book(JoinedBook[DepthUpdate]):
     """The book of one symbol."""
 
     __slots__ = ("_emit",)
@@ -150,28 +150,28 @@ class _Book(JoinedBook[_Update]):
         return True
 
 
-class _SpotBook(_Book):
+class _SpotBook(Book):
     """A book whose updates count on from the snapshot's id; a new market's has -1."""
 
     __slots__ = ()
 
-    def joins(self, update: _Update, snapshot_id: Number) -> bool:
+    def joins(self, update: DepthUpdate, snapshot_id: Number) -> bool:
         return snapshot_id == -1 or super().joins(update, snapshot_id)
 
-    def previous_id(self, update: _Update) -> Number | None:
+    def previous_id(self, update: DepthUpdate) -> Number | None:
         return None if update.first_id is None else update.first_id - 1
 
 
-class _FuturesBook(_Book):
+class _FuturesBook(Book):
     """A book whose updates overlap with the snapshot, and name the one before them."""
 
     overlaps = True
     __slots__ = ()
 
 
-def _book_changes(book_type: type[_Book]) -> Callable[[Making], Route]:
+def book_changes(book_type: type[Book]) -> Callable[[Making], Route]:
     def make(making: Making) -> Route:
-        books: dict[str, _Book] = {}
+        books: dict[str, Book] = {}
 
         def route(stream: str) -> Handler | None:
             name, _, channel = stream.partition("@")
@@ -293,7 +293,7 @@ class _ForceOrderMessage(Struct, gc=False):
     data: _ForceOrder
 
 
-def _liquidations(making: Making) -> Route:
+def liquidations(making: Making) -> Route:
     decode = Decoder(_ForceOrderMessage).decode
     emit = making.emitter.liquidation
 
@@ -329,30 +329,35 @@ class _BookTickerMessage(Struct, gc=False):
     data: _BookTicker
 
 
-def _book_tickers(making: Making) -> Route:
-    decode = Decoder(_BookTickerMessage).decode
-    emit = making.emitter.book_ticker
+def book_tickers(read: Callable[[Sent], str | Number | None]) -> Callable[[Making], Route]:
+    """Make the mapper of best bids and asks; `read` says what an empty one becomes."""
 
-    def book_ticker(line: bytes) -> bool:
-        row = decode(line).data
-        timestamp = row.timestamp
-        emit(
-            row.symbol,
-            row.ask_amount or optional(row.ask_amount),
-            row.ask_price or optional(row.ask_price),
-            row.bid_price or optional(row.bid_price),
-            row.bid_amount or optional(row.bid_amount),
-            None if timestamp is UNSET else time(timestamp, "bookTicker", "E"),
-        )
-        return True
+    def make(making: Making) -> Route:
+        decode = Decoder(_BookTickerMessage).decode
+        emit = making.emitter.book_ticker
 
-    return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
+        def book_ticker(line: bytes) -> bool:
+            row = decode(line).data
+            timestamp = row.timestamp
+            emit(
+                row.symbol,
+                row.ask_amount or read(row.ask_amount),
+                row.ask_price or read(row.ask_price),
+                row.bid_price or read(row.bid_price),
+                row.bid_amount or read(row.bid_amount),
+                None if timestamp is UNSET else time(timestamp, "bookTicker", "E"),
+            )
+            return True
+
+        return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
+
+    return make
 
 
-_STREAMS: Final = prefixed(b'{"stream":"', "stream")
+STREAMS: Final = prefixed(b'{"stream":"', "stream")
 
 
-def _streams(speeds: Mapping[str, str]) -> Subscribe:
+def streams(speeds: Mapping[str, str]) -> Subscribe:
     """Subscribe with a message per channel; some channels come in several speeds."""
 
     def subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
@@ -373,7 +378,7 @@ def _weight_limit(info: Any) -> int | None:
     return None
 
 
-def _budget(info: str, per_minute: int, reserve: int) -> Budget:
+def budget(info: str, per_minute: int, reserve: int) -> Budget:
     return Budget(
         per_minute=per_minute,
         reserve=reserve,
@@ -383,7 +388,7 @@ def _budget(info: str, per_minute: int, reserve: int) -> Budget:
     )
 
 
-def _depth_snapshot(url: str, weight: int) -> Snapshot:
+def depth_snapshot(url: str, weight: int) -> Snapshot:
     return Snapshot(
         channel="depthSnapshot",
         deltas="depth",
@@ -394,7 +399,7 @@ def _depth_snapshot(url: str, weight: int) -> Snapshot:
     )
 
 
-def _open_interest(url: str, every_s: float) -> Poller:
+def open_interest(url: str, every_s: float) -> Poller:
     return Poller(
         channel="openInterest",
         urls=(url + "?symbol={SYMBOL}",),
@@ -406,18 +411,18 @@ def _open_interest(url: str, every_s: float) -> Poller:
 _ACK: Final = null("result")
 _NOT_A_STREAM: Final = either(present("error"), both(absent("stream"), negated(_ACK)))
 _PUBLIC: Final = frozenset(("bookTicker", "depth", "depthSnapshot", "trade"))
-_NATIVE: Final = subscriptions({"method": "SUBSCRIBE"}, "params", symbol_first("@"))
+NATIVE: Final = subscriptions({"method": "SUBSCRIBE"}, "params", symbol_first("@"))
 
 
 def _spot_live(url: str, rest: str) -> Dialect:
     return Dialect(
         endpoints=(Endpoint(url=url),),
-        subscribe=_streams({"depth": "@100ms"}),
+        subscribe=streams({"depth": "@100ms"}),
         data=(b'{"stream":"',),
         acks=_ACK,
         errors=_NOT_A_STREAM,
-        snapshots=(_depth_snapshot(f"{rest}/api/v1/depth", weight=10),),
-        budget=_budget(f"{rest}/api/v1/exchangeInfo", 1200, reserve=80),
+        snapshots=(depth_snapshot(f"{rest}/api/v1/depth", weight=10),),
+        budget=budget(f"{rest}/api/v1/exchangeInfo", 1200, reserve=80),
         quiet=frozenset(("trade",)),
         max_streams=1024,
         max_messages_per_s=5,
@@ -429,13 +434,13 @@ _FUTURES_LIVE: Final = Dialect(
         Endpoint(name="public", url="wss://fstream.binance.com/public/stream", channels=_PUBLIC),
         Endpoint(name="market", url="wss://fstream.binance.com/market/stream"),
     ),
-    subscribe=_streams({"depth": "@0ms", "markPrice": "@1s"}),
+    subscribe=streams({"depth": "@0ms", "markPrice": "@1s"}),
     data=(b'{"stream":"',),
     acks=_ACK,
     errors=_NOT_A_STREAM,
-    snapshots=(_depth_snapshot("https://fapi.binance.com/fapi/v1/depth", weight=20),),
-    pollers=(_open_interest("https://fapi.binance.com/fapi/v1/openInterest", every_s=5),),
-    budget=_budget("https://fapi.binance.com/fapi/v1/exchangeInfo", 2400, reserve=160),
+    snapshots=(depth_snapshot("https://fapi.binance.com/fapi/v1/depth", weight=20),),
+    pollers=(open_interest("https://fapi.binance.com/fapi/v1/openInterest", every_s=5),),
+    budget=budget("https://fapi.binance.com/fapi/v1/exchangeInfo", 2400, reserve=160),
     quiet=frozenset(("trade", "forceOrder")),
     max_streams=1024,
     max_messages_per_s=10,
@@ -444,32 +449,32 @@ _FUTURES_LIVE: Final = Dialect(
 _DELIVERY_LIVE: Final = replace(
     _FUTURES_LIVE,
     endpoints=(Endpoint(url="wss://dstream.binance.com/stream"),),
-    subscribe=_streams({"depth": "@0ms", "markPrice": "@1s", "indexPrice": "@1s"}),
-    snapshots=(_depth_snapshot("https://dapi.binance.com/dapi/v1/depth", weight=20),),
-    pollers=(_open_interest("https://dapi.binance.com/dapi/v1/openInterest", every_s=5),),
-    budget=_budget("https://dapi.binance.com/dapi/v1/exchangeInfo", 2400, reserve=160),
+    subscribe=streams({"depth": "@0ms", "markPrice": "@1s", "indexPrice": "@1s"}),
+    snapshots=(depth_snapshot("https://dapi.binance.com/dapi/v1/depth", weight=20),),
+    pollers=(open_interest("https://dapi.binance.com/dapi/v1/openInterest", every_s=5),),
+    budget=budget("https://dapi.binance.com/dapi/v1/exchangeInfo", 2400, reserve=160),
 )
 
 
-def _channel(name: str) -> Channel:
+def lower_channel(name: str) -> Channel:
     return Channel(name, str.lower)
 
 
-def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(map(_channel, channels)), make),)
+def era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(map(lower_channel, channels)), make),)
 
 
 _SPOT: Final = {
-    "trade": _era(_trades, "trade"),
-    "book_change": _era(_book_changes(_SpotBook), "depth", "depthSnapshot"),
-    "book_ticker": _era(_book_tickers, "bookTicker"),
+    "trade": era(trades, "trade"),
+    "book_change": era(book_changes(_SpotBook), "depth", "depthSnapshot"),
+    "book_ticker": era(book_tickers(optional), "bookTicker"),
 }
 _FUTURES: Final = {
-    "trade": _era(_trades, "trade"),
-    "book_change": _era(_book_changes(_FuturesBook), "depth", "depthSnapshot"),
-    "derivative_ticker": _era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
-    "liquidation": _era(_liquidations, "forceOrder"),
-    "book_ticker": _era(_book_tickers, "bookTicker"),
+    "trade": era(trades, "trade"),
+    "book_change": era(book_changes(_FuturesBook), "depth", "depthSnapshot"),
+    "derivative_ticker": era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
+    "liquidation": era(liquidations, "forceOrder"),
+    "book_ticker": era(book_tickers(optional), "bookTicker"),
 }
 _INDEX: Final = Channel("indexPrice", lambda symbol: _pair(symbol.lower()))
 
@@ -477,32 +482,32 @@ EXCHANGES: Final = (
     Exchange(
         name="binance",
         types=_SPOT,
-        dispatch=_STREAMS,
+        dispatch=STREAMS,
         live=_spot_live(
             "wss://stream.binance.com/stream?timeUnit=microsecond", "https://api.binance.com"
         ),
-        subscriptions=_NATIVE,
+        subscriptions=NATIVE,
     ),
     Exchange(
         name="binance-us",
         types=_SPOT,
-        dispatch=_STREAMS,
+        dispatch=STREAMS,
         live=_spot_live("wss://stream.binance.us:9443/stream", "https://api.binance.us"),
-        subscriptions=_NATIVE,
+        subscriptions=NATIVE,
     ),
     Exchange(
         name="binance-jersey",
         types={each: _SPOT[each] for each in ("trade", "book_change")},
-        dispatch=_STREAMS,
+        dispatch=STREAMS,
         live=_spot_live("wss://stream.binance.je:9443/stream", "https://api.binance.je"),
-        subscriptions=_NATIVE,
+        subscriptions=NATIVE,
     ),
     Exchange(
         name="binance-futures",
         types=_FUTURES,
-        dispatch=_STREAMS,
+        dispatch=STREAMS,
         live=_FUTURES_LIVE,
-        subscriptions=_NATIVE,
+        subscriptions=NATIVE,
     ),
     Exchange(
         name="binance-delivery",
@@ -510,13 +515,13 @@ EXCHANGES: Final = (
         | {
             "derivative_ticker": (
                 Era(
-                    (*map(_channel, ("markPrice", "ticker", "openInterest")), _INDEX),
+                    (*map(lower_channel, ("markPrice", "ticker", "openInterest")), _INDEX),
                     _derivative_tickers,
                 ),
             )
         },
-        dispatch=_STREAMS,
+        dispatch=STREAMS,
         live=_DELIVERY_LIVE,
-        subscriptions=_NATIVE,
+        subscriptions=NATIVE,
     ),
 )

@@ -1,0 +1,181 @@
+"""Aster: Binance's streams, and books whose every update must follow the one before it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.binance import (
+    NATIVE,
+    STREAMS,
+    Book,
+    DepthUpdate,
+    book_changes,
+    book_tickers,
+    budget,
+    depth_snapshot,
+    era,
+    liquidations,
+    open_interest,
+    streams,
+    trades,
+)
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, absent, both, either, null, present
+from tardis_machine.exchanges.dispatch import Handler, Route
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Exchange, Making
+from tardis_machine.exchanges.fields import Sent, filled, optional, required, time
+
+Number = int | float
+
+
+class _SpotBook(Book):
+    """A book that joins where the first update's predecessor is in the snapshot."""
+
+    __slots__ = ()
+
+    def __init__(self, symbol: str, making: Making) -> None:
+        super().__init__(symbol, replace(making, checks_ids=True))
+
+    def takes(self, update: DepthUpdate) -> bool:
+        """Pass over what is older than the latest update, too, not only than the snapshot."""
+        taken = super().takes(update)
+        if taken:
+            self._pass(update)
+        return taken
+
+    def start(self, snapshot_id: Number, newer: Sequence[DepthUpdate]) -> None:
+        super().start(snapshot_id, newer)
+        if newer:
+            self._pass(newer[-1])
+
+    def _pass(self, update: DepthUpdate) -> None:
+        if isinstance(update.last_id, int | float):
+            self._oldest = self._oldest_after(update.last_id)
+
+    def joins(self, update: DepthUpdate, snapshot_id: Number) -> bool:
+        previous_id = update.previous_id
+        return snapshot_id == -1 or (previous_id is not None and previous_id <= snapshot_id)
+
+
+class _FuturesBook(_SpotBook):
+    """A book whose updates overlap with the snapshot."""
+
+    overlaps = True
+    __slots__ = ()
+
+    def joins(self, update: DepthUpdate, snapshot_id: Number) -> bool:
+        return Book.joins(self, update, snapshot_id)
+
+
+class _TickerPart(Struct, gc=False):
+    """A mark price, a 24 h ticker or an open interest, told apart by `event`."""
+
+    event: str | None = field(name="e", default=None)
+    symbol: str | UnsetType = field(name="s", default=UNSET)
+    polled_symbol: str | UnsetType = field(name="symbol", default=UNSET)
+    timestamp: Number | UnsetType | None = field(name="E", default=UNSET)
+    polled_at: Number | UnsetType | None = field(name="time", default=UNSET)
+    mark_price: Sent = field(name="p", default=UNSET)
+    index_price: Sent = field(name="i", default=UNSET)
+    funding_rate: Sent = field(name="r", default=UNSET)
+    funding_timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
+    last_price: Sent = field(name="c", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _TickerMessage(Struct, gc=False):
+    data: _TickerPart
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    emit = making.emitter.derivative_ticker
+
+    def derivative_ticker(line: bytes) -> bool:
+        part = decode(line).data
+        symbol = part.polled_symbol if part.symbol is UNSET else part.symbol
+        if symbol is UNSET:
+            raise MapperError("ticker", "no symbol")
+        if part.event == "markPriceUpdate":
+            rate = funding = None
+            if part.funding_rate != "":
+                rate = required(part.funding_rate, "markPrice", "r")
+                funding = time(part.funding_timestamp, "markPrice", "T")
+            emit(
+                symbol,
+                time(part.timestamp, "markPrice", "E"),
+                mark_price=required(part.mark_price, "markPrice", "p"),
+                index_price=optional(part.index_price),
+                funding_rate=rate,
+                funding_timestamp=funding,
+            )
+        elif part.event == "24hrTicker":
+            emit(
+                symbol,
+                time(part.timestamp, "ticker", "E"),
+                last_price=required(part.last_price, "ticker", "c"),
+            )
+        elif part.open_interest is not UNSET:
+            emit(
+                symbol,
+                time(part.polled_at, "openInterest", "time"),
+                open_interest=part.open_interest or 0,
+            )
+        return True
+
+    def route(stream: str) -> Handler | None:
+        wanted = "@markPrice" in stream or stream.endswith(("@ticker", "@openInterest"))
+        return derivative_ticker if wanted else None
+
+    return route
+
+
+_SPOT_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://sstream.asterdex.com/stream"),),
+    subscribe=streams({"depth": "@0ms"}),
+    data=(b'{"stream":"',),
+    acks=null("result"),
+    errors=both(absent("stream"), either(present("code"), present("error"))),
+    snapshots=(depth_snapshot("https://sapi.asterdex.com/api/v3/depth", weight=20),),
+    budget=budget("https://sapi.asterdex.com/api/v3/exchangeInfo", 2400, reserve=160),
+    quiet=frozenset(("trade",)),
+)
+_FUTURES_LIVE: Final = replace(
+    _SPOT_LIVE,
+    endpoints=(Endpoint(url="wss://fstream.asterdex.com/stream"),),
+    subscribe=streams({"depth": "@0ms", "markPrice": "@1s"}),
+    snapshots=(depth_snapshot("https://fapi.asterdex.com/fapi/v3/depth", weight=20),),
+    pollers=(open_interest("https://fapi.asterdex.com/fapi/v3/openInterest", every_s=30),),
+    budget=budget("https://fapi.asterdex.com/fapi/v3/exchangeInfo", 2400, reserve=160),
+    quiet=frozenset(("trade", "forceOrder")),
+)
+
+EXCHANGES: Final = (
+    Exchange(
+        name="aster",
+        types={
+            "trade": era(trades, "trade"),
+            "book_change": era(book_changes(_SpotBook), "depth", "depthSnapshot"),
+            "book_ticker": era(book_tickers(filled), "bookTicker"),
+        },
+        dispatch=STREAMS,
+        live=_SPOT_LIVE,
+        subscriptions=NATIVE,
+    ),
+    Exchange(
+        name="aster-futures",
+        types={
+            "trade": era(trades, "trade"),
+            "book_change": era(book_changes(_FuturesBook), "depth", "depthSnapshot"),
+            "derivative_ticker": era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
+            "liquidation": era(liquidations, "forceOrder"),
+            "book_ticker": era(book_tickers(filled), "bookTicker"),
+        },
+        dispatch=STREAMS,
+        live=_FUTURES_LIVE,
+        subscriptions=NATIVE,
+    ),
+)
