@@ -54,7 +54,8 @@ soak: setup java ## minutes of outages and random deaths; SOAK_S=600 for longer 
 	$(BIN)/python -m pytest tests/publish/soak.py
 
 vectors: ## the shared exchange vectors, where they are there
-	@if test -d ../shared/vectors; then $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; \
+	@if test -d ../shared/vectors; then for each in $$($(BIN)/python -m tests.kernels); do \
+	    TM_KERNEL=$$each $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; done; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi
 
 docs: setup ## renew the pages that are made from settings and registry

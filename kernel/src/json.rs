@@ -75,3 +75,191 @@ impl<'a> Cursor<'a> {
         Ok((text, form))
     }
 }
+
+/// A value that is a string or a literal, or the number in either.
+#[derive(Debug, Clone, Copy)]
+pub enum Token<'a> {
+    /// A string without escapes, without its quotes.
+    Text(&'a [u8]),
+    Number(&'a [u8], Form),
+    /// `null`, `true` or `false`.
+    Name,
+}
+
+impl<'a> Token<'a> {
+    pub const ZERO: Self = Self::Number(b"0", Form::ZERO);
+
+    pub fn of_number(text: &'a [u8]) -> Result<Self, Odd> {
+        let form = numbers::scan(text).filter(|form| form.end == text.len()).ok_or(Odd)?;
+        Ok(Self::Number(text, form))
+    }
+
+    /// A number, or the one that a string has in it.
+    #[inline]
+    pub fn number(self) -> Result<(&'a [u8], Form), Odd> {
+        match self {
+            Self::Number(text, form) => Ok((text, form)),
+            Self::Text(text) => {
+                let form = numbers::scan(text).filter(|form| form.end == text.len()).ok_or(Odd)?;
+                Ok((text, form))
+            }
+            Self::Name => Err(Odd),
+        }
+    }
+
+    /// What stands there.
+    pub fn text(self) -> &'a [u8] {
+        match self {
+            Self::Text(text) | Self::Number(text, _) => text,
+            Self::Name => b"",
+        }
+    }
+
+    pub fn is_text(self, text: Option<&str>) -> bool {
+        matches!((self, text), (Self::Text(found), Some(text)) if found == text.as_bytes())
+    }
+}
+
+/// How deep JSON may be nested; Python tells what is wrong with what is deeper.
+const MAX_DEPTH: usize = 32;
+
+/// Goes through any JSON: what is wanted is read, what is not is checked and passed over.
+#[derive(Debug, Clone, Copy)]
+pub struct Walker<'a> {
+    at: Cursor<'a>,
+}
+
+impl<'a> Walker<'a> {
+    pub fn new(json: &'a [u8]) -> Self {
+        Self { at: Cursor::new(json) }
+    }
+
+    #[inline]
+    pub fn skip(&mut self, text: &[u8]) -> bool {
+        self.at.skip(text)
+    }
+
+    #[inline]
+    pub fn expect(&mut self, text: &[u8]) -> Result<(), Odd> {
+        self.at.expect(text)
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.at.is_at_end()
+    }
+
+    /// What is left.
+    pub fn rest(&self) -> &'a [u8] {
+        self.at.rest
+    }
+
+    #[inline]
+    pub fn blanks(&mut self) {
+        while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.at.rest {
+            self.at.rest = rest;
+        }
+    }
+
+    #[inline]
+    pub fn string(&mut self) -> Result<&'a [u8], Odd> {
+        self.at.string()
+    }
+
+    /// Read a string or a literal.
+    #[inline]
+    pub fn token(&mut self) -> Result<Token<'a>, Odd> {
+        match self.at.rest.first() {
+            Some(b'"') => Ok(Token::Text(self.at.string()?)),
+            Some(b'-' | b'0'..=b'9') => {
+                let (text, form) = self.at.number()?;
+                Ok(Token::Number(text, form))
+            }
+            _ => {
+                let names = [&b"null"[..], b"true", b"false"];
+                if names.iter().any(|name| self.skip(name)) { Ok(Token::Name) } else { Err(Odd) }
+            }
+        }
+    }
+
+    /// Pass over a value of any kind.
+    pub fn value(&mut self) -> Result<(), Odd> {
+        self.nested_value(MAX_DEPTH)
+    }
+
+    fn nested_value(&mut self, depth: usize) -> Result<(), Odd> {
+        match self.at.rest.first() {
+            Some(b'{') => {
+                let depth = depth.checked_sub(1).ok_or(Odd)?;
+                self.object(|at, _| at.nested_value(depth))
+            }
+            Some(b'[') => {
+                let depth = depth.checked_sub(1).ok_or(Odd)?;
+                self.expect(b"[")?;
+                self.blanks();
+                if self.skip(b"]") {
+                    return Ok(());
+                }
+                loop {
+                    self.blanks();
+                    self.nested_value(depth)?;
+                    self.blanks();
+                    if !self.skip(b",") {
+                        return self.expect(b"]");
+                    }
+                }
+            }
+            Some(b'"') => self.pass_string(),
+            _ => self.token().map(|_| ()),
+        }
+    }
+
+    /// Pass over a string, simple escapes included.
+    fn pass_string(&mut self) -> Result<(), Odd> {
+        self.expect(b"\"")?;
+        let text = self.at.rest;
+        let mut at = 0;
+        loop {
+            match text.get(at).ok_or(Odd)? {
+                b'"' => break,
+                b'\\'
+                    if matches!(
+                        text.get(at + 1),
+                        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't')
+                    ) =>
+                {
+                    at += 2;
+                }
+                b'\\' | ..0x20 => return Err(Odd),
+                _ => at += 1,
+            }
+        }
+        std::str::from_utf8(&text[..at]).map_err(|_| Odd)?;
+        self.at.rest = &text[at + 1..];
+        Ok(())
+    }
+
+    /// Read an object; `field` gets each name and has to go past its value.
+    #[inline]
+    pub fn object(
+        &mut self,
+        mut field: impl FnMut(&mut Self, &'a [u8]) -> Result<(), Odd>,
+    ) -> Result<(), Odd> {
+        self.expect(b"{")?;
+        self.blanks();
+        if self.skip(b"}") {
+            return Ok(());
+        }
+        loop {
+            self.blanks();
+            let name = self.string()?;
+            self.blanks();
+            self.expect(b":")?;
+            self.blanks();
+            field(self, name)?;
+            self.blanks();
+            if !self.skip(b",") {
+                return self.expect(b"}");
+            }
+        }
+    }
+}

@@ -61,6 +61,10 @@ fn digits(text: &[u8]) -> usize {
 }
 
 impl Form {
+    /// That of `0`.
+    pub const ZERO: Self =
+        Self { whole: 1, fraction: 0, has_point: false, has_exponent: false, sign: 0, end: 1 };
+
     /// Tell whether it is a count of at most so many digits.
     pub fn is_short_whole(&self, digits: usize) -> bool {
         !self.has_point && self.is_short_fixed(digits, 0)
@@ -160,6 +164,36 @@ fn write_without_exponent(mantissa: &[u8], exponent: &[u8], out: &mut Vec<u8>) -
         out.resize(out.len() + point + 1 - digits.len().min(point + 1), b'0');
     }
     Ok(())
+}
+
+const POWERS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// Read canonical text. Up to 15 digits make two doubles that are exact, hence so is their quotient.
+#[inline]
+pub fn value(text: &[u8]) -> Result<f64, NotANumber> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    if digits.is_empty() || digits.len() > EXACT_DIGITS {
+        return parse(text);
+    }
+    let mut number: u64 = 0;
+    let mut decimals = 0;
+    let mut seen_point = 0;
+    for byte in digits {
+        match byte {
+            b'0'..=b'9' => {
+                number = number * 10 + u64::from(byte - b'0');
+                decimals += seen_point;
+            }
+            b'.' if seen_point == 0 => seen_point = 1,
+            _ => return parse(text),
+        }
+    }
+    let number = number as f64 / POWERS[decimals];
+    Ok(if negative { -number } else { number })
 }
 
 /// Read the text of a number: what Python's float takes, but for names, blanks and underscores.

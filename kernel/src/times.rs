@@ -3,12 +3,19 @@
 /// The first second that ISO text with four digits of year cannot say.
 pub const YEAR_10000: i64 = 253_402_300_800;
 
-/// A time since 1970.
+/// A time, from the year 1 to 9999.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time {
     pub second: i64,
     pub microsecond: u32,
     pub six_digits: bool,
+}
+
+impl Time {
+    /// Milliseconds since 1970, cut like a JavaScript Date.
+    pub fn milliseconds(&self) -> i64 {
+        self.second * 1000 + i64::from(self.microsecond / 1000)
+    }
 }
 
 /// Reads times; neighbours share their second, so the last one's is kept.
@@ -19,7 +26,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Read `2024-03-01T00:00:00.123Z` or `….123456Z`, from 1970 on; None for anything else.
+    /// Read `2024-03-01T00:00:00.123Z` or `….123456Z`; None for anything else.
     #[inline]
     pub fn read(&mut self, text: &[u8]) -> Option<Time> {
         let six_digits = match text.len() {
@@ -37,6 +44,116 @@ impl Reader {
         let fraction = number(&text[20..text.len() - 1])?;
         let microsecond = if six_digits { fraction } else { fraction * 1000 };
         Some(Time { second: self.second, microsecond, six_digits })
+    }
+}
+
+/// A time as it is printed, and its milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Printed {
+    bytes: [u8; 27],
+    length: u8,
+    pub ms: i64,
+}
+
+impl Printed {
+    /// Take over text that has been read.
+    pub fn of_text(text: &[u8], time: &Time) -> Self {
+        let mut bytes = [0; 27];
+        bytes[..text.len()].copy_from_slice(text);
+        Self { bytes, length: text.len() as u8, ms: time.milliseconds() }
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+/// Prints times; neighbours share their second, so the last one's text is kept.
+#[derive(Debug)]
+pub struct Printer {
+    second: i64,
+    text: [u8; 20],
+}
+
+impl Default for Printer {
+    fn default() -> Self {
+        Self { second: 0, text: *b"1970-01-01T00:00:00." }
+    }
+}
+
+impl Printer {
+    /// Print milliseconds since 1970 with three digits; None before that and after the year 9999.
+    #[inline]
+    pub fn milliseconds(&mut self, ms: i64) -> Option<Printed> {
+        if ms <= 0 {
+            return None;
+        }
+        let mut printed = self.printed(ms / 1000, ms)?;
+        write_digits(&mut printed.bytes[20..23], ms % 1000);
+        printed.bytes[23] = b'Z';
+        printed.length = 24;
+        Some(printed)
+    }
+
+    /// Print microseconds since 1970 with six digits.
+    pub fn microseconds(&mut self, us: i64) -> Option<Printed> {
+        if us <= 0 {
+            return None;
+        }
+        let mut printed = self.printed(us / 1_000_000, us / 1000)?;
+        write_digits(&mut printed.bytes[20..26], us % 1_000_000);
+        printed.bytes[26] = b'Z';
+        printed.length = 27;
+        Some(printed)
+    }
+
+    #[inline]
+    fn printed(&mut self, second: i64, ms: i64) -> Option<Printed> {
+        if second != self.second {
+            if second >= YEAR_10000 {
+                return None;
+            }
+            self.text = second_text(second);
+            self.second = second;
+        }
+        let mut bytes = [0; 27];
+        bytes[..20].copy_from_slice(&self.text);
+        Some(Printed { bytes, length: 0, ms })
+    }
+}
+
+fn second_text(second: i64) -> [u8; 20] {
+    let (days, clock) = (second / 86_400, second % 86_400);
+    // Days of years that begin in March, counted from the year 0, in eras of 400 years.
+    let days = days + 719_468;
+    let era = days / 146_097;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let mut text = *b"0000-00-00T00:00:00.";
+    for (start, end, value) in [
+        (0, 4, year),
+        (5, 7, month),
+        (8, 10, day),
+        (11, 13, clock / 3600),
+        (14, 16, clock / 60 % 60),
+        (17, 19, clock % 60),
+    ] {
+        write_digits(&mut text[start..end], value);
+    }
+    text
+}
+
+#[inline]
+fn write_digits(out: &mut [u8], mut number: i64) {
+    for place in out.iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
     }
 }
 
@@ -71,7 +188,7 @@ fn second_of(text: &[u8]) -> Option<i64> {
         1..=12 => 31,
         _ => return None,
     };
-    if year < 1970 || !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+    if year < 1 || !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
     let clock = i64::from(hour * 3600 + minute * 60 + second);
@@ -80,11 +197,13 @@ fn second_of(text: &[u8]) -> Option<i64> {
 
 /// Days from 1970-01-01 to a date of the Gregorian calendar.
 fn days_before(year: i64, month: u32, day: u32) -> i64 {
+    // A whole number of eras keeps years before 1970 from rounding up.
+    let year = year + 400;
     // Years that begin in March put the leap day last, so that months have a regular length.
     let year = if month <= 2 { year - 1 } else { year };
     let month = i64::from((month + 9) % 12);
     let of_year = (153 * month + 2) / 5 + i64::from(day) - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
+    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468 - 146_097
 }
 
 #[cfg(test)]
@@ -100,9 +219,11 @@ mod tests {
         assert_eq!((time.second, time.microsecond, time.six_digits), (0, 0, false));
         let time = reader.read(b"9999-12-31T23:59:59.999Z").unwrap();
         assert_eq!(time.second, YEAR_10000 - 1);
+        let time = reader.read(b"1969-12-31T23:59:59.999Z").unwrap();
+        assert_eq!((time.second, time.milliseconds()), (-1, -1));
+        assert_eq!(reader.read(b"0001-01-01T00:00:00.000Z").unwrap().second, -62_135_596_800);
         for text in [
-            &b"1969-12-31T23:59:59.999Z"[..],
-            b"2023-02-29T00:00:00.000Z",
+            &b"2023-02-29T00:00:00.000Z"[..],
             b"2024-13-01T00:00:00.000Z",
             b"2024-03-01T24:00:00.000Z",
             b"2024-03-01T00:00:60.000Z",
@@ -112,5 +233,19 @@ mod tests {
         ] {
             assert_eq!(reader.read(text), None);
         }
+    }
+
+    #[test]
+    fn times_are_printed_as_they_are_read() {
+        let (mut reader, mut printer) = (Reader::default(), Printer::default());
+        for second in [0, 1, 951_782_399, 951_782_400, 1_709_251_199, 1_709_251_200, YEAR_10000 - 1] {
+            let printed = printer.milliseconds(second * 1000 + 7).unwrap();
+            let time = reader.read(printed.as_bytes()).unwrap();
+            assert_eq!((time.second, time.microsecond, printed.ms), (second, 7000, second * 1000 + 7));
+            let printed = printer.microseconds(second * 1_000_000 + 7).unwrap();
+            assert_eq!(reader.read(printed.as_bytes()).unwrap().microsecond, 7);
+        }
+        assert!(printer.milliseconds(0).is_none());
+        assert!(printer.milliseconds(YEAR_10000 * 1000).is_none());
     }
 }

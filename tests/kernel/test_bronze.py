@@ -1,31 +1,21 @@
 """The compiled encoder beside the Python one: the same batch, whatever the lines."""
 
-import os
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tardis_machine.bronze import Context, EncodedBatch, Encoder
-from tardis_machine.kernel import VARIABLE, kernel
+from tardis_machine.bronze import EncodedBatch
 from tardis_machine.messages import PAYLOAD_CASES
 from tests.bronze.test_encoder import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
+from tests.kernel.implementations import encoders
 from tests.messages.documents import Document, documents, javascript
 
 INCLUDES = st.one_of(st.none(), st.sets(st.sampled_from(PAYLOAD_CASES)))
 
 
-def encoder(name: str, context: Context = CONTEXT) -> Encoder:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, VARIABLE, name)
-        kernel.cache_clear()
-        made = Encoder(context)
-    kernel.cache_clear()
-    return made
-
-
-PYTHON, COMPILED = encoder("python"), encoder("compiled")
+PYTHON, COMPILED = encoders(CONTEXT)
 
 
 def told(batch: EncodedBatch) -> tuple[object, ...]:

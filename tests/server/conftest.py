@@ -14,6 +14,12 @@ import pytest
 
 from tardis_machine.server.app import TardisMachine
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_kernel(each_kernel: str) -> None:
+    """Serve with one kernel after the other."""
+
+
 Start = Callable[..., Awaitable["Served"]]
 
 

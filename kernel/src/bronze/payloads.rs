@@ -190,7 +190,7 @@ impl Payloads {
         if !at.is_at_end() {
             return Err(Odd);
         }
-        let local_time = self.local_times.read(local).ok_or(Odd)?;
+        let local_time = since_1970(self.local_times.read(local))?;
         if !found.is_in(included) {
             return Ok(Found::Excluded);
         }
@@ -199,7 +199,7 @@ impl Payloads {
 
     fn time(&mut self, at: &mut Cursor, key: &[u8]) -> Result<Time, Odd> {
         at.expect(key)?;
-        self.times.read(at.string()?).ok_or(Odd)
+        since_1970(self.times.read(at.string()?))
     }
 
     /// Trades and liquidations differ in nothing but the numbers of their fields.
@@ -259,7 +259,7 @@ impl Payloads {
         let open_interest = optional(at, b",\"openInterest\":")?;
         let funding_rate = optional(at, b",\"fundingRate\":")?;
         let funding = if at.skip(b",\"fundingTimestamp\":") {
-            Some(self.times.read(at.string()?).ok_or(Odd)?)
+            Some(since_1970(self.times.read(at.string()?))?)
         } else {
             None
         };
@@ -432,6 +432,10 @@ impl Payloads {
         levels(at, b",\"bids\":[", 26, Holes::Written, out)?;
         levels(at, b",\"asks\":[", 27, Holes::Written, out)
     }
+}
+
+fn since_1970(time: Option<Time>) -> Result<Time, Odd> {
+    time.filter(|time| time.second >= 0).ok_or(Odd)
 }
 
 /// Tell by its beginning that a snapshot is of a case that nobody wants.

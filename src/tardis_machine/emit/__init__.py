@@ -1,7 +1,7 @@
 """What mappers call: normalized messages in, NDJSON and computed messages out."""
 
 from tardis_machine.emit.datatypes import DataType, DataTypeError, parse, parse_all
-from tardis_machine.emit.implementations import Implementation, create, implementations
+from tardis_machine.emit.implementations import create
 from tardis_machine.emit.levels import (
     FLAT,
     PAIRS,
@@ -38,7 +38,6 @@ __all__ = [
     "DataTypeError",
     "Emitter",
     "Id",
-    "Implementation",
     "Keyed",
     "Layout",
     "Levels",
@@ -50,7 +49,6 @@ __all__ = [
     "Signed",
     "Taken",
     "create",
-    "implementations",
     "parse",
     "parse_all",
 ]

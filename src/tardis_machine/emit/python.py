@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from json.encoder import encode_basestring as quote
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -109,6 +109,16 @@ class _Readers(dict[Layout, Reader]):
         return made
 
 
+class Memory(Protocol):
+    """The price of each id: a dict, or the kernel's."""
+
+    def get(self, id: object, /) -> Number | None: ...  # noqa: A002 - the row's own word
+
+    def pop(self, id: object, default: None, /) -> object: ...  # noqa: A002
+
+    def __setitem__(self, id: object, price: Number, /) -> None: ...  # noqa: A002
+
+
 class _Table:
     """A keyed table: the decoder of its messages, and the price of each id."""
 
@@ -118,7 +128,7 @@ class _Table:
         self.layout = layout
         self.decode = table_decoder(layout)
         self._bid = layout.bid
-        self.prices: dict[object, Number] = {}
+        self.prices: Memory = {}
 
     def read_one(self, rows: Sequence[Row]) -> tuple[Sequence[Pair], Sequence[Pair], Time | None]:
         """As `read`, since most changes have one row."""
@@ -150,7 +160,9 @@ class _Table:
             if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
                 latest = timestamp
             if row.price is UNSET:
-                price = learned.get(row.id) or prices.get(row.id)
+                price = learned.get(row.id)
+                if price is None:
+                    price = prices.get(row.id)
                 if price is None:
                     continue
             else:
@@ -338,10 +350,7 @@ class PythonEmitter:
     def book_table(self, message: bytes, layout: Keyed, /) -> None:
         table = self._table
         if table is None or layout is not table.layout:
-            table = self._tables.get(layout)
-            if table is None:
-                table = self._tables[layout] = _Table(layout)
-            self._table = table
+            table = self.table(layout)
         decoded = table.decode(message)
         listed = decoded.rows
         action = decoded.action
@@ -365,6 +374,14 @@ class PythonEmitter:
                 prices.pop(row.id, None)
             elif row.price is not UNSET:
                 prices[row.id] = row.price
+
+    def table(self, layout: Keyed) -> _Table:
+        """Give what is known of a keyed table."""
+        table = self._tables.get(layout)
+        if table is None:
+            table = self._tables[layout] = _Table(layout)
+        self._table = table
+        return table
 
     def _table_snapshot(self, table: _Table, message: Table) -> None:
         groups: dict[str | None, list[Row]] = {}

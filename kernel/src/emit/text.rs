@@ -1,0 +1,51 @@
+//! Short texts without an allocation of their own.
+
+/// As long as a level's text nearly always is.
+const INLINE: usize = 46;
+
+/// A text that seldom is longer than the room it brings.
+#[derive(Clone)]
+pub enum Text {
+    Short { length: u8, bytes: [u8; INLINE] },
+    Long(Box<[u8]>),
+}
+
+impl Text {
+    #[inline]
+    pub fn new(text: &[u8]) -> Self {
+        if text.len() <= INLINE {
+            let mut bytes = [0; INLINE];
+            bytes[..text.len()].copy_from_slice(text);
+            Self::Short { length: text.len() as u8, bytes }
+        } else {
+            Self::Long(text.into())
+        }
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length).min(INLINE)],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// Write a JSON string, escaped as Python's json and JavaScript do.
+pub fn write_quoted(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            ..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}

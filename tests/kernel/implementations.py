@@ -1,0 +1,32 @@
+"""Both implementations of what is compiled, side by side."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from tardis_machine.bronze import Context, Encoder
+from tardis_machine.emit import Emitter, create, parse_all
+from tardis_machine.kernel import VARIABLE, kernel
+
+NAMES = ("python", "compiled")
+
+
+def encoders(context: Context) -> tuple[Encoder, Encoder]:
+    python, compiled = (_with(name, lambda: Encoder(context)) for name in NAMES)
+    return python, compiled
+
+
+def emitters(exchange: str, data_types: Sequence[str]) -> tuple[Emitter, Emitter]:
+    types = parse_all(data_types)
+    python, compiled = (_with(name, lambda: create(exchange, types)) for name in NAMES)
+    return python, compiled
+
+
+def _with(name, make):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, VARIABLE, name)
+        kernel.cache_clear()
+        made = make()
+    kernel.cache_clear()
+    return made
