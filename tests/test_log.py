@@ -37,6 +37,29 @@ def test_exceptions_are_told() -> None:
     assert "ValueError: why" in json.loads(JsonFormatter().format(entry))["exception"]
 
 
+NASTY = "a\r\n12:00:00Z info forged \x1b[2J\x7f\x9b31m\u202eevil\u2028\udcff\x00 ü"
+
+
+@pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])
+def test_no_control_character_passes(formatter: logging.Formatter) -> None:
+    error = ValueError(NASTY)
+    entry = record(NASTY, value=NASTY)
+    entry.exc_info = (type(error), error, None)
+    text = formatter.format(entry)
+    assert set(NASTY) & set(text) == {c for c in NASTY if c.isprintable()} | (
+        {"\n"} if isinstance(formatter, HumanFormatter) else set()
+    )
+    text.encode()
+    # Only this entry begins a line; an exception's lines are indented.
+    assert [line for line in text.split("\n")[1:] if not line.startswith("  ")] == []
+    assert "ü" in text
+
+
+def test_json_says_what_it_was() -> None:
+    entry = json.loads(JsonFormatter().format(record("odd", value=NASTY)))
+    assert entry["value"] == NASTY
+
+
 @pytest.fixture
 def root_logger() -> object:
     root = logging.getLogger()

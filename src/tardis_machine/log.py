@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -12,6 +13,11 @@ _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__d
     "asctime",
     "taskName",
 }
+# Terminals obey control characters, lines of a log are forged with line ends, and text that runs
+# the other way hides what it says. A lone surrogate cannot even be written.
+_CONTROL: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 _COLORS: Final = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[31m"}
 _QUIET: Final = (
     "aiohttp.access",
@@ -37,9 +43,10 @@ class HumanFormatter(logging.Formatter):
         if self._color and record.levelname in _COLORS:
             level = f"{_COLORS[record.levelname]}{level}\033[0m"
         details = "".join(f" {name}={_plain(value)}" for name, value in _details(record).items())
-        text = f"{moment}Z {level} {record.getMessage()}{details}"
+        text = f"{moment}Z {level} {_harmless(record.getMessage())}{details}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            for line in self.formatException(record.exc_info).split("\n"):
+                text += f"\n  {_harmless(line)}"
         return f"\033[K{text}" if self._color else text  # a progress line may stand there
 
 
@@ -57,7 +64,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _harmless(json.dumps(entry, default=str, ensure_ascii=False))
 
 
 def configure(
@@ -101,6 +108,11 @@ def _details(record: logging.LogRecord) -> dict[str, Any]:
 
 def _plain(value: object) -> str:
     text = str(value)
-    if not text or any(character in text for character in ' "\n\t='):
-        return json.dumps(text, ensure_ascii=False)
-    return text
+    if not text or any(character in text for character in ' "=') or _CONTROL.search(text):
+        text = json.dumps(text, ensure_ascii=False)
+    return _harmless(text)
+
+
+def _harmless(text: str) -> str:
+    """Write control characters as JSON does."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

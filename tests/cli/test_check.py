@@ -73,3 +73,16 @@ def test_the_api_is_reached_with_the_key(tardis_api: TardisApi, capsys: pytest.C
 def test_an_api_out_of_reach_fails(capsys: pytest.CaptureFixture[str]):
     assert main(["--endpoint", "http://127.0.0.1:1"], {}) == 1
     assert lines(capsys) == {"config": "ok", "api": "fail"}
+
+
+def test_the_api_is_reached_through_the_proxy_that_the_server_uses(
+    tardis_api: TardisApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("http_proxy", tardis_api.endpoint.removesuffix("/v1"))
+    monkeypatch.setenv("no_proxy", "direct.invalid")
+
+    assert main(["--endpoint", "http://proxied.invalid/v1"], {}) == 0
+    assert tardis_api.calls[0].headers["Host"] == "proxied.invalid"
+    assert main(["--endpoint", "http://direct.invalid/v1"], {}) == 1
+    assert len(tardis_api.calls) == 1
+    assert "direct.invalid/v1 cannot be reached" in capsys.readouterr().out

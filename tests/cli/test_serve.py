@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import urllib.request
@@ -74,6 +75,60 @@ def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
     process.wait_for("listening", count=workers + 1)
     assert replay(port)
     assert process.stop(signal.SIGTERM) == 0
+
+
+def counted(port: int) -> float:
+    text = get(port, "/metrics").decode()
+    found = re.findall(r"^tardis_machine_responses_total{.*} (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    workers = os.cpu_count() or 1
+    process.wait_for("listening", count=workers)
+    for number in range(1, 9):
+        replay(port)
+        assert counted(port) == number
+    children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children").read_text()
+    for killed, child in enumerate(children.split(), 1):
+        os.kill(int(child), signal.SIGKILL)
+        process.wait_for("listening", count=workers + killed)
+    assert counted(port) == 8
+    text = get(port, "/metrics").decode()
+    assert f"tardis_machine_process_restarts_total {float(workers)}" in text
+    assert 'tardis_machine_active_responses{route="/replay-normalized"} 0.0' not in text
+    replay(port)
+    assert counted(port) == 9
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_a_configuration_that_cannot_work_ends_the_cluster(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = run(
+        *("--sample-data", "--cluster-mode", "--port", str(free_ports())),
+        *("--file-path", str(tmp_path / "events"), "--journal-dir", str(file / "journal")),
+    )
+    assert done.returncode == 1
+    assert "--journal-dir" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "server process died" not in done.stderr
+
+
+def test_processes_that_keep_dying_are_not_started_for_ever(launch: Launch) -> None:
+    port = free_ports()
+    process = launch(
+        *("--sample-data", "--cluster-mode", "--port", str(port), "--cluster-restarts", "1")
+    )
+    process.wait_for("listening", count=os.cpu_count() or 1)
+    children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children")
+    for _ in range(2):
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        process.wait_for("server process died")
+    process.wait_for("server processes keep dying")
+    assert process.popen.wait(timeout=60) == 1
 
 
 def test_no_process_outlives_the_one_that_watches_it(launch: Launch) -> None:

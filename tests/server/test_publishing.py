@@ -74,6 +74,8 @@ async def test_a_bus_that_cannot_be_reached_degrades_the_health_check(
             break
         await asyncio.sleep(0.05)
     assert health["unhealthy"] == ["nats: unhealthy"]
+    state = {"state": "unhealthy", "pending": body.count(b"\n"), "deadLettered": 0, "dropped": 0}
+    assert health["publishing"] == {"publisher": "running", "buses": {"nats": state}}
     report = await served.machine.stop()
     assert report is not None
     assert report.pending == len(body.splitlines())

@@ -8,6 +8,7 @@ import urllib3
 from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, load
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.history.client import reach
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.server.settings import HistoryConfig
 
@@ -68,7 +69,7 @@ def _reach_api(config: HistoryConfig) -> str:
     headers = {"Accept-Encoding": "gzip"}
     if config.api_key:
         headers["Authorization"] = f"Bearer {config.api_key}"
-    with urllib3.PoolManager(retries=False, timeout=_TIMEOUT_S) as pool:
+    with reach(config.endpoint, retries=False, timeout=_TIMEOUT_S) as pool:
         try:
             answer = pool.request(
                 "GET", config.endpoint + _FREE_MINUTE, headers=headers, preload_content=False

@@ -59,7 +59,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if name not in COMMANDS:
         raise ConfigError("lake", name, f"expected one of {', '.join(COMMANDS)}")
     command = COMMANDS[name]
-    positional = [given.pop(0)] if command.arguments and given and given[0][0] != "-" else []
+    positional = (
+        [given.pop(0)] if command.arguments and given and not given[0].startswith("-") else []
+    )
     own = (*command.sections, SparkConfig)
     loaded = load(
         own,
@@ -173,7 +175,7 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
 def _show(loaded: Loaded, names: Sequence[str]) -> int:
     from tardis_machine.lake import show  # noqa: PLC0415 - needs the extra
 
-    if not names:
+    if not any(names):
         raise ConfigError("TABLE", None, "is needed, such as trades")
     config = loaded[ShowConfig]
     tables = _tables(loaded, config.tables)

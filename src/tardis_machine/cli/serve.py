@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from tardis_machine import log as logs
@@ -18,6 +19,7 @@ from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import run_cluster
 from tardis_machine.server.limits import LimitsConfig
 from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,11 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         # Once, not by each process: one that is started anew would empty it under the others.
         open_history(history).close()
         history = replace(history, clear_cache=False)
-    return run_cluster(lambda: _run(loaded, history, sockets), processes=os.cpu_count() or 1)
+    return run_cluster(
+        lambda directory: _run(loaded, history, sockets, directory),
+        processes=os.cpu_count() or 1,
+        max_restarts=config.cluster_restarts,
+    )
 
 
 def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
@@ -77,22 +83,27 @@ def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
     )
 
 
-def _run(loaded: Loaded, history: HistoryConfig, sockets: Sockets) -> int:
+def _run(
+    loaded: Loaded, history: HistoryConfig, sockets: Sockets, cluster: Path | None = None
+) -> int:
     if sys.platform == "win32":
-        return asyncio.run(_serve(loaded, history, sockets))
+        return asyncio.run(_serve(loaded, history, sockets, cluster))
     import uvloop  # noqa: PLC0415 - not on Windows
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(loaded, history, sockets))
+        return runner.run(_serve(loaded, history, sockets, cluster))
 
 
-async def _serve(loaded: Loaded, history: HistoryConfig, sockets: Sockets) -> int:
+async def _serve(
+    loaded: Loaded, history: HistoryConfig, sockets: Sockets, cluster: Path | None
+) -> int:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     server = machine(loaded, history)
-    await server.start(sockets=sockets)
+    siblings = None if cluster is None else Siblings(cluster)
+    await server.start(sockets=sockets, siblings=siblings)
     await told.wait()
     log.info("stopping")
     report = await server.stop()

@@ -58,12 +58,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings)
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (\S+)", message)
+        unknown = re.match(r"unrecognized arguments: (\S*)", message)
         if unknown is not None:
             given = unknown[1].split("=")[0]
             near = difflib.get_close_matches(given, self._option_string_actions, n=1)
             hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-            raise ConfigError(given, None, f"unknown {_noun(given)}, {hint}")
+            raise ConfigError(given or "''", None, f"unknown {_noun(given)}, {hint}")
         named = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
         flag = named[1].split("/")[-1] if named else self.prog
         raise ConfigError(flag, None, named[2] if named else message)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from urllib.request import getproxies, proxy_bypass
 
@@ -296,15 +296,19 @@ def _body(response: BaseHTTPResponse, abort: Abort) -> Iterator[bytes]:
 
 
 def _pool_manager(endpoint: str, max_connections: int) -> urllib3.PoolManager:
+    pools = reach(endpoint, maxsize=max_connections)
+    pools.pool_classes_by_scheme = {"http": _Pool, "https": _HTTPSPool}
+    return pools
+
+
+def reach(endpoint: str, **settings: Any) -> urllib3.PoolManager:
+    """Make what connects to the API: directly, or through the proxy that the system names."""
     scheme = endpoint.partition(":")[0]
     proxy = getproxies().get(scheme)
     host = urllib3.util.parse_url(endpoint).host
     if proxy and host and not proxy_bypass(host):
-        pools: urllib3.PoolManager = urllib3.ProxyManager(proxy, maxsize=max_connections)
-    else:
-        pools = urllib3.PoolManager(maxsize=max_connections)
-    pools.pool_classes_by_scheme = {"http": _Pool, "https": _HTTPSPool}
-    return pools
+        return urllib3.ProxyManager(proxy, **settings)
+    return urllib3.PoolManager(**settings)
 
 
 def _iso(minute: int) -> str:

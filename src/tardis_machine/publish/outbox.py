@@ -151,6 +151,23 @@ class Outbox:
                 found.append(f"{name}: stalled")
         return found
 
+    def health(self) -> dict[str, object]:
+        """Tell the state of publishing and of each bus, for the health check."""
+        trouble = dict(each.split(": ", 1) for each in self.unhealthy())
+        buses: dict[str, dict[str, object]] = {}
+        for name in self._buses:
+            bus = None if self._snapshot is None else self._snapshot.buses.get(name)
+            if bus is None:
+                buses[name] = {"state": trouble.get(name, "starting")}
+                continue
+            buses[name] = {
+                "state": trouble.get(name, "healthy"),
+                "pending": bus.account.pending,
+                "deadLettered": bus.account.dead_lettered,
+                "dropped": bus.account.dropped,
+            }
+        return {"publisher": trouble.get("publisher", "running"), "buses": buses}
+
     def _take(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 

@@ -19,6 +19,7 @@ from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Listener
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
 from tardis_machine.server.websocket import WebSocketRoutes
 
@@ -87,14 +88,23 @@ class TardisMachine:
         self._servers: list[asyncio.Server] = []
         self._listeners: list[Listener] = []
 
-    async def start(self, port: int | None = None, *, sockets: Sockets | None = None) -> None:
-        """Listen on `port` and the one after it; `sockets` that listen already may be given."""
+    async def start(
+        self,
+        port: int | None = None,
+        *,
+        sockets: Sockets | None = None,
+        siblings: Siblings | None = None,
+    ) -> None:
+        """Listen on `port` and the one after it.
+
+        A process of a cluster is given `sockets` that listen already, and its `siblings`.
+        """
         if self._services is not None:
             raise RuntimeError("this TardisMachine has been started already")
         config = self.config if port is None else from_dict(ServerConfig, {"port": port})
         taken = sockets or listen(self.config.host, config.port)
         try:
-            await self._serve(taken)
+            await self._serve(taken, siblings)
         except BaseException:
             await self.stop()
             taken.close()
@@ -116,10 +126,12 @@ class TardisMachine:
             await listener.shutdown(_CUT_WAIT_S)
         report = None if self._outbox is None else await self._outbox.stop()
         services.history.close()
+        if services.siblings is not None:
+            services.siblings.stop()
         log.info("stopped")
         return report
 
-    async def _serve(self, sockets: Sockets) -> None:
+    async def _serve(self, sockets: Sockets, siblings: Siblings | None) -> None:
         loop = asyncio.get_running_loop()
         history = open_history(self._history_config)
         try:
@@ -135,7 +147,10 @@ class TardisMachine:
             history=history,
             metrics=self.metrics,
             outbox=self._outbox,
+            siblings=siblings,
         )
+        if siblings is not None:
+            await siblings.start(self.metrics.render)
         self.metrics.pinned.set_function(lambda: history.cache.pinned)
         for port, routes, listening in (
             ("http", HttpRoutes(services), sockets.http),

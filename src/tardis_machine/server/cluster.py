@@ -10,66 +10,120 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NoReturn
+
+from tardis_machine.config import ConfigError
+from tardis_machine.server.siblings import restarted
 
 log = logging.getLogger(__name__)
 
 _QUICK_DEATH_S: Final = 5.0
 _RESTART_DELAY_S: Final = 1.0
+_RESTART_WINDOW_S: Final = 600.0
+_MISCONFIGURED: Final = 78
+"""The exit code by which a process tells that another one would fare no better."""
+_TELLING: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1
 
+Serve = Callable[[Path], int]
+"""Serves to the end, with the directory in which the cluster's processes find each other."""
 
-def run_cluster(serve: Callable[[], int], *, processes: int) -> int:
-    """Run `serve` in several processes until told to stop; start anew those that die."""
-    workers: dict[int, float] = {}
-    told = threading.Event()
 
-    def stop(number: int, _: object) -> None:
-        told.set()
-        for pid in workers:
+def run_cluster(serve: Serve, *, processes: int, max_restarts: int) -> int:
+    """Run `serve` in several processes until told to stop; start anew those that die.
+
+    Not for ever: a process that cannot be configured ends them all, and so do too many deaths
+    within ten minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="tardis-machine-") as directory:
+        return _Cluster(serve, Path(directory), max_restarts).run(processes)
+
+
+class _Cluster:
+    def __init__(self, serve: Serve, directory: Path, max_restarts: int) -> None:
+        self._serve = serve
+        self._directory = directory
+        self._max_restarts = max_restarts
+        self._workers: dict[int, float] = {}
+        self._told = threading.Event()
+        self._deaths: deque[float] = deque()
+
+    def run(self, processes: int) -> int:
+        for number in _TELLING:
+            signal.signal(number, self._stop)
+        for _ in range(processes):
+            self._start()
+        worst, failed = 0, False
+        while self._workers:
+            pid, status = os.wait()
+            started = self._workers.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if self._told.is_set():
+                if -code not in _TELLING:  # it had not begun to listen to them
+                    worst = max(worst, abs(code))
+                continue
+            if code == _MISCONFIGURED or not self._may_restart():
+                failed = True
+                self._stop(signal.SIGTERM, None)
+                continue
+            log.error("server process died", extra={"pid": pid, "exit_code": code})
+            if time.monotonic() - started < _QUICK_DEATH_S:
+                self._told.wait(_RESTART_DELAY_S)
+            restarted(self._directory)
+            self._start()
+        return 1 if failed else worst
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while now - self._deaths[0] > _RESTART_WINDOW_S:
+            self._deaths.popleft()
+        if len(self._deaths) <= self._max_restarts:
+            return True
+        log.error(
+            "server processes keep dying: all are ended",
+            extra={"deaths": len(self._deaths), "within_s": _RESTART_WINDOW_S},
+        )
+        return False
+
+    def _stop(self, number: int, _: object) -> None:
+        self._told.set()
+        for pid in self._workers:
             os.kill(pid, number)
 
-    def start() -> None:
-        pid = _worker(serve)
-        workers[pid] = time.monotonic()
-        if told.is_set():  # while it was being made
-            os.kill(pid, signal.SIGTERM)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    for _ in range(processes):
-        start()
-    worst = 0
-    while workers:
-        pid, status = os.wait()
-        started = workers.pop(pid)
-        code = os.waitstatus_to_exitcode(status)
-        if told.is_set():
-            worst = max(worst, abs(code))
-            continue
-        log.error("server process died", extra={"pid": pid, "exit_code": code})
-        if time.monotonic() - started < _QUICK_DEATH_S:
-            told.wait(_RESTART_DELAY_S)
-        start()
-    return worst
+    def _start(self) -> None:
+        parent = os.getpid()
+        # A signal waits meanwhile: this process would not know the new one yet, and the new one
+        # would take it as this process does.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TELLING)
+        try:
+            if self._told.is_set():
+                return
+            pid = os.fork()
+            if pid == 0:
+                _serve_and_exit(self._serve, self._directory, parent)
+            self._workers[pid] = time.monotonic()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TELLING)
 
 
-def _worker(serve: Callable[[], int]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    return pid or _serve_and_exit(serve, parent)
-
-
-def _serve_and_exit(serve: Callable[[], int], parent: int) -> NoReturn:
+def _serve_and_exit(serve: Serve, directory: Path, parent: int) -> NoReturn:
     _end_with(parent)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _TELLING:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TELLING)
     code = 1
     try:
-        code = serve()
+        code = serve(directory)
+    except ConfigError as error:
+        log.error("server cannot be configured", extra={"error": str(error)})  # noqa: TRY400
+        code = _MISCONFIGURED
     except Exception:
         log.exception("server process failed")
     finally:

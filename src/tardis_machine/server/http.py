@@ -144,6 +144,7 @@ class HttpRoutes:
             "memoryInfo": _memory(),
         }
         if outbox is not None:
+            body["publishing"] = outbox.health()
             unhealthy = outbox.unhealthy()
             if unhealthy:
                 body["status"] = "Degraded"
@@ -156,8 +157,11 @@ class HttpRoutes:
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         del request
-        metrics = self._services.metrics
-        return web.Response(body=metrics.render(), headers={"Content-Type": metrics.content_type})
+        metrics, siblings = self._services.metrics, self._services.siblings
+        body = metrics.render()
+        if siblings is not None:
+            body = await siblings.metrics(body)
+        return web.Response(body=body, headers={"Content-Type": metrics.content_type})
 
 
 def _counted(replay: RawReplay) -> Iterator[Batch]:

@@ -19,6 +19,7 @@ from tardis_machine.server.limits import Limits
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
+from tardis_machine.server.siblings import Siblings
 
 if TYPE_CHECKING:
     from tardis_machine.publish.outbox import Outbox
@@ -36,6 +37,7 @@ class Services:
     history: History
     metrics: Metrics
     outbox: "Outbox | None" = None
+    siblings: Siblings | None = None
     turns: Turns = field(default_factory=Turns)
     progress: Progress = field(default_factory=Progress)
     started: float = field(default_factory=time.monotonic)

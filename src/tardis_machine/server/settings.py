@@ -35,6 +35,9 @@ class ServerConfig(Section, title="Server"):
         metavar="NAME,…",
     )
     cluster_mode: bool = setting(False, help="one process per core, sharing both ports")
+    cluster_restarts: int = setting(
+        10, help="processes of the cluster that may die within ten minutes", minimum=0
+    )
     strict: bool = setting(
         False, help="refuse unknown options; end a replay at the first message it cannot handle"
     )
