@@ -100,9 +100,23 @@ def test_microseconds_are_kept_of_texts_of_some_lengths(text: str, us: int) -> N
     assert parse_us(text) == us
 
 
+def test_microseconds_of_any_time_print_six_digits() -> None:
+    for us in (1, 10**14 - 1, 10**14, 1_709_251_200_000_000):
+        assert times.text_of(times.micros(us)) == times.iso_us(us)
+    assert times.text_of(seconds_us("21322")) == "1970-01-01T05:55:22.000000Z"
+
+
 def test_seconds_are_cut() -> None:
     assert seconds_ms("1709251200.1239") == 1_709_251_200_123
     assert seconds_us(1709251200.123456) == 1_709_251_200_123_456
+
+
+@pytest.mark.parametrize("seconds", ["", "x", "nan", "1e400", "-1", 0, float("inf"), 1e300])
+def test_seconds_that_are_no_time_are_refused(seconds: str | float) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        times.text_of(seconds_us(seconds))
+    with pytest.raises(ValueError, match=r"."):
+        times.text_of(seconds_ms(seconds))
 
 
 def test_years_are_padded_and_bounded() -> None:

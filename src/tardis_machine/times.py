@@ -2,8 +2,9 @@
 
 A time on its way to the emitter is an int or text. An int below `MICROSECONDS` counts
 milliseconds since 1970 and prints three fractional digits; from there on it counts microseconds
-and prints six. (As milliseconds that border lies in the year 5138, as microseconds in 1973.)
-Text is ISO as it is to be printed, with three or six digits and a Z.
+and prints six. (As milliseconds that border lies in the year 5138; `micros` makes text of the
+microseconds below it, which end in 1973.) Text is ISO as it is to be printed, with three or six
+digits and a Z.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -129,30 +130,42 @@ def parse_ms(iso: str) -> int:
     return (parsed - _EPOCH) // _MILLISECOND
 
 
-def parse_us(iso: str) -> int:
-    """Microseconds of an exchange's ISO text, where its messages print six digits.
+def micros(us: int) -> Time:
+    """A time in microseconds, which prints six digits."""
+    return us if us >= MICROSECONDS else iso_us(us)
+
+
+def parse_us(iso: str) -> Time:
+    """An exchange's ISO text as a time that prints six digits.
 
     Only texts of the usual lengths keep them; of others the milliseconds count.
     """
     us = parse_ms(iso) * 1000
     if len(iso) in _MICROSECOND_LENGTHS and (digits := iso[23:26]).isascii() and digits.isdigit():
         us += int(digits)
-    return us
+    return micros(us)
 
 
 def cut_ms(iso: str) -> Time:
-    """ISO text as a time that prints three digits; what already does is left as it is."""
+    """An exchange's ISO text as a time that prints three digits."""
     return iso if len(iso) == _ISO_LENGTHS[0] else parse_ms(iso)
 
 
 def seconds_ms(seconds: str | float) -> int:
-    """Milliseconds of seconds with a fraction, cut."""
-    return floor(float(seconds) * 1000)
+    """Seconds with a fraction as a time that prints three digits, what follows them cut."""
+    return _scaled(seconds, 1000)
 
 
-def seconds_us(seconds: str | float) -> int:
-    """Microseconds of seconds with a fraction, cut."""
-    return floor(float(seconds) * 1_000_000)
+def seconds_us(seconds: str | float) -> Time:
+    """Seconds with a fraction as a time that prints six digits, what follows them cut."""
+    return micros(_scaled(seconds, 1_000_000))
+
+
+def _scaled(seconds: str | float, scale: int) -> int:
+    try:
+        return floor(float(seconds) * scale)
+    except OverflowError:
+        raise ValueError(f"not a time in seconds: {seconds}") from None
 
 
 def is_later(iso: str, other: str) -> bool:

@@ -315,9 +315,7 @@ def test_layouts_say_where_price_and_amount_stand(layout: emit.Layout, levels: b
             emit.Sided("s", "p", "a", "B"),
             b'[{"s":"A","p":3,"a":1},{"s":"B","p":1.5,"a":2},{"s":"B","p":1,"a":"0"}]',
         ),
-        (emit.Signed(0, 1), b'[[3,-1.0],["1.5","2"],[1,0]]'),
         (emit.Signed(0, 2, 1), b"[[3,7,-1],[1.5,1,2],[1,0,1]]"),
-        (emit.Signed("p", "s"), b'[{"p":3,"s":"-1"},{"p":"1.5","s":2},{"p":1,"s":0}]'),
     ],
 )
 def test_rows_tell_their_side(layout: emit.RowLayout, rows: bytes) -> None:
@@ -329,6 +327,26 @@ def test_rows_tell_their_side(layout: emit.RowLayout, rows: bytes) -> None:
             '"bids":[{"price":1.5,"amount":2},{"price":1,"amount":0}],'
             '"asks":[{"price":3,"amount":1}],'
             f'"timestamp":"{TIME}","localTimestamp":"{LOCAL}"}}'
+        )
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows"),
+    [
+        (emit.Signed(0, 1), b'[[3,-1.0],["1.5","2"],[1,0]]'),
+        (emit.Signed("p", "s"), b'[{"p":3,"s":"-1"},{"p":"1.5","s":2},{"p":1,"s":"0.0"}]'),
+        (emit.Signed(0, 2, 1), b"[[3,7,-1],[1.5,1,2],[1,1,0]]"),
+    ],
+)
+def test_an_amount_without_a_sign_removes_from_both_sides(
+    layout: emit.RowLayout, rows: bytes
+) -> None:
+    emitter = _emitter("book_change")
+    for given in (rows, msgspec.Raw(rows), msgspec.json.decode(rows)):
+        emitter.book_rows("S", False, given, MS, layout)
+        assert (
+            '"bids":[{"price":1.5,"amount":2},{"price":1,"amount":0}],'
+            '"asks":[{"price":3,"amount":1},{"price":1,"amount":0}]' in _one(emitter)
         )
 
 

@@ -25,11 +25,14 @@ def test_unknown_exchange_says_what_is_allowed() -> None:
     assert e.value.allowed == exchanges.names()
 
 
-def test_exchange_without_mappers_is_told_apart_from_a_typo() -> None:
+def test_exchange_without_mappers_is_told_apart_from_a_typo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(catalog.CHANNELS, "new-exchange", ("trades",))
     with pytest.raises(
-        UnknownExchangeError, match="no normalized data of this exchange yet: kraken"
+        UnknownExchangeError, match="no normalized data of this exchange yet: new-exchange"
     ):
-        exchanges.get("kraken")
+        exchanges.get("new-exchange")
 
 
 def test_catalog_has_all_exchanges() -> None:

@@ -58,7 +58,8 @@ class Sided(Struct, frozen=True):
 class Signed(Struct, frozen=True):
     """Rows of both sides: an amount below 0 is an ask's, and prints without its sign.
 
-    Where there is a `count` (bitfinex), 0 of them remove the level, whatever amount stands there.
+    An amount of 0 removes the level from both sides. Where there is a `count` (bitfinex), 0 of them
+    remove it, from the side that the amount tells.
     """
 
     price: Key
@@ -196,9 +197,14 @@ def _signed(rows: Levels, layout: Signed) -> tuple[list[Pair], list[Pair]]:
     try:
         for row in _listed(rows):
             text = canonical[row[amount]]
-            side = asks if text[0] == "-" else bids
-            gone = count is not None and canonical[row[count]] == "0"
-            side.append((row[price], 0 if gone else text.lstrip("-")))
+            if count is not None and canonical[row[count]] == "0":
+                (asks if text[0] == "-" else bids).append((row[price], 0))
+            elif text[0] == "-":
+                asks.append((row[price], text[1:]))
+            else:
+                bids.append((row[price], text))
+                if text == "0":
+                    asks.append((row[price], 0))
     except (LookupError, TypeError):
         raise ValueError(f"a level without {price} and {amount}") from None
     return bids, asks

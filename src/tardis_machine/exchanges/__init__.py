@@ -11,6 +11,7 @@ from tardis_machine.exchanges import (
     bitmex,
     catalog,
     deribit,
+    kraken,
     okex,
 )
 from tardis_machine.exchanges.errors import (
@@ -38,6 +39,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     binance.EXCHANGES,
     aster.EXCHANGES,
     okex.EXCHANGES,
+    kraken.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

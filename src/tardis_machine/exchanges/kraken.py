@@ -1,0 +1,246 @@
+"""Kraken: arrays that end with their channel and pair, then objects since version 2."""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Objects, Positions
+from tardis_machine.exchanges.dispatch import Route, arrays, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import Sent, nonzero, required, side, symbol
+from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
+
+_VERSION_2: Final = date("2026-07-10")
+_Text = str | int | float | None
+
+
+# Version 1: [number, payload, channel, pair] ------------------------------------------------------
+
+_PRICE, _AMOUNT, _TIME, _SIDE = range(4)
+
+
+def _trades_1(making: Making) -> Route:
+    decode = Decoder(tuple[int, list[list[_Text]], str, str]).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        _, rows, _, pair = decode(line)
+        for row in rows:
+            try:
+                emit(
+                    pair,
+                    None,
+                    row[_PRICE] or 0,
+                    row[_AMOUNT] or 0,
+                    side(row[_SIDE], "b"),
+                    seconds_us(row[_TIME] or 0),
+                )
+            except IndexError:
+                raise MapperError("trade", "a trade without price, amount, time, side") from None
+        return True
+
+    return named({"trade": trades}, " ")
+
+
+_Levels1 = list[list[_Text]]
+
+
+class _Sides1(Struct, gc=False):
+    """A side of an update, or both of a snapshot."""
+
+    asks: _Levels1 | UnsetType = field(name="a", default=UNSET)
+    bids: _Levels1 | UnsetType = field(name="b", default=UNSET)
+    all_asks: _Levels1 | UnsetType = field(name="as", default=UNSET)
+    all_bids: _Levels1 | UnsetType = field(name="bs", default=UNSET)
+
+
+_LEVELS_1: Final = Positions(_PRICE, _AMOUNT)
+_TWO_SIDED: Final = 5
+
+
+def _latest(*sides: _Levels1) -> Time | None:
+    """The latest time of the levels; None if there are none."""
+    try:
+        latest = max((float(row[_TIME] or 0) for each in sides for row in each), default=None)
+    except IndexError:
+        raise MapperError("book", "a level without a time") from None
+    return None if latest is None else seconds_us(latest)
+
+
+def _book_changes_1(making: Making) -> Route:
+    decode = Decoder(list[int | str | _Sides1 | None]).decode
+    emit = making.emitter.book_change
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        sides = [each for each in message if isinstance(each, _Sides1)]
+        if not sides:
+            raise MapperError("book", "neither bids nor asks")
+        is_snapshot = sides[0].all_asks is not UNSET
+        bids: _Levels1 = []
+        asks: _Levels1 = []
+        for each in sides:
+            bids = (each.all_bids if is_snapshot else each.bids) or bids
+            asks = (each.all_asks if is_snapshot else each.asks) or asks
+        # An update of both sides has one element more than others, and a snapshot never counts it.
+        at = 4 if len(message) == _TWO_SIDED and not is_snapshot else 3
+        pair = message[at] if at < len(message) else None
+        if not isinstance(pair, str):
+            raise MapperError("book", "no pair")
+        emit(pair, is_snapshot, bids, asks, _latest(bids, asks), _LEVELS_1)
+        return True
+
+    return lambda name: book_changes if name.startswith("book") else None
+
+
+def _book_tickers_1(making: Making) -> Route:
+    decode = Decoder(tuple[int, tuple[_Text, _Text, _Text, _Text, _Text], str, str]).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        _, (bid, ask, seconds, bid_amount, ask_amount), _, pair = decode(line)
+        if float(seconds or 0):  # a pair that was never quoted has no time
+            emit(
+                pair,
+                nonzero(ask_amount),
+                nonzero(ask),
+                nonzero(bid),
+                nonzero(bid_amount),
+                seconds_us(seconds or 0),
+            )
+        return True
+
+    return named({"spread": book_tickers}, " ")
+
+
+# Version 2 ----------------------------------------------------------------------------------------
+
+
+class _Trade2(Struct, gc=False):
+    symbol: str
+    price: Sent
+    amount: Sent = field(name="qty")
+    timestamp: str
+    id: int | str | None = field(name="trade_id", default=None)
+    side: str | None = None
+
+
+class _Trades2(Struct, gc=False):
+    data: list[_Trade2]
+    type: str | None = None
+
+
+def _trades_2(making: Making) -> Route:
+    decode = Decoder(_Trades2).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.type != "update":  # a snapshot repeats what was there before
+            return False
+        for row in message.data:
+            emit(
+                row.symbol,
+                row.id,
+                required(row.price, "trade", "price"),
+                required(row.amount, "trade", "qty"),
+                side(row.side, "buy"),
+                parse_us(row.timestamp),
+            )
+        return True
+
+    return named({"trade": trades})
+
+
+class _Book2(Struct, gc=False):
+    symbol: str
+    bids: Raw
+    asks: Raw
+    timestamp: str
+
+
+class _Books2(Struct, gc=False):
+    data: list[_Book2]
+    type: str | None = None
+
+
+_LEVELS_2: Final = Objects("price", "qty")
+
+
+def _book_changes_2(making: Making) -> Route:
+    decode = Decoder(_Books2).decode
+    emit = making.emitter.book_change
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        is_snapshot = message.type == "snapshot"
+        for row in message.data:
+            time = parse_us(row.timestamp)
+            emit(row.symbol, is_snapshot, row.bids, row.asks, time, _LEVELS_2)
+        return True
+
+    return named({"book": book_changes})
+
+
+class _Ticker2(Struct, gc=False):
+    symbol: str | None = None
+    bid: Sent = UNSET
+    bid_amount: Sent = field(name="bid_qty", default=UNSET)
+    ask: Sent = UNSET
+    ask_amount: Sent = field(name="ask_qty", default=UNSET)
+    timestamp: str | UnsetType | None = UNSET
+
+
+class _Tickers2(Struct, gc=False):
+    data: list[_Ticker2]
+
+
+def _book_tickers_2(making: Making) -> Route:
+    decode = Decoder(_Tickers2).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        for row in decode(line).data:
+            if row.timestamp is UNSET:
+                raise MapperError("ticker", "no timestamp")
+            # A pair that was never quoted has no time.
+            if row.timestamp is not None and parse_ms(row.timestamp):
+                emit(
+                    symbol(row.symbol, "ticker"),
+                    nonzero(row.ask_amount),
+                    nonzero(row.ask),
+                    nonzero(row.bid),
+                    nonzero(row.bid_amount),
+                    parse_us(row.timestamp),
+                )
+        return True
+
+    return named({"ticker": book_tickers})
+
+
+_V2: Final = prefixed(b'{"channel":"', "channel")
+
+
+def _eras(
+    first: tuple[str, Callable[[Making], Route]], second: tuple[str, Callable[[Making], Route]]
+) -> tuple[Era, Era]:
+    return (
+        Era((Channel(first[0]),), first[1], _VERSION_2, arrays(2)),
+        Era((Channel(second[0]),), second[1], dispatch=_V2),
+    )
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="kraken",
+        types={
+            "trade": _eras(("trade", _trades_1), ("trade", _trades_2)),
+            "book_change": _eras(("book", _book_changes_1), ("book", _book_changes_2)),
+            "book_ticker": _eras(("spread", _book_tickers_1), ("ticker", _book_tickers_2)),
+        },
+        dispatch=_V2,
+    ),
+)
