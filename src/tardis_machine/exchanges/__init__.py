@@ -8,6 +8,7 @@ from typing import Final
 from tardis_machine.exchanges import (
     aster,
     binance,
+    binance_options,
     bitmex,
     catalog,
     deribit,
@@ -37,6 +38,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     bitmex.EXCHANGES,
     deribit.EXCHANGES,
     binance.EXCHANGES,
+    binance_options.EXCHANGES,
     aster.EXCHANGES,
     okex.EXCHANGES,
     kraken.EXCHANGES,

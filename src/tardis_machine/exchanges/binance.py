@@ -408,8 +408,8 @@ def open_interest(url: str, every_s: float) -> Poller:
     )
 
 
-_ACK: Final = null("result")
-_NOT_A_STREAM: Final = either(present("error"), both(absent("stream"), negated(_ACK)))
+ACK: Final = null("result")
+_NOT_A_STREAM: Final = either(present("error"), both(absent("stream"), negated(ACK)))
 _PUBLIC: Final = frozenset(("bookTicker", "depth", "depthSnapshot", "trade"))
 NATIVE: Final = subscriptions({"method": "SUBSCRIBE"}, "params", symbol_first("@"))
 
@@ -419,7 +419,7 @@ def _spot_live(url: str, rest: str) -> Dialect:
         endpoints=(Endpoint(url=url),),
         subscribe=streams({"depth": "@100ms"}),
         data=(b'{"stream":"',),
-        acks=_ACK,
+        acks=ACK,
         errors=_NOT_A_STREAM,
         snapshots=(depth_snapshot(f"{rest}/api/v1/depth", weight=10),),
         budget=budget(f"{rest}/api/v1/exchangeInfo", 1200, reserve=80),
@@ -436,7 +436,7 @@ _FUTURES_LIVE: Final = Dialect(
     ),
     subscribe=streams({"depth": "@0ms", "markPrice": "@1s"}),
     data=(b'{"stream":"',),
-    acks=_ACK,
+    acks=ACK,
     errors=_NOT_A_STREAM,
     snapshots=(depth_snapshot("https://fapi.binance.com/fapi/v1/depth", weight=20),),
     pollers=(open_interest("https://fapi.binance.com/fapi/v1/openInterest", every_s=5),),

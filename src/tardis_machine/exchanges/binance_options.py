@@ -1,0 +1,398 @@
+"""Binance's European options: books of their best levels, summaries put together from channels."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import BID_FIRST
+from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    either,
+    equals,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Handler, Route
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import Sent, filled, nonzero, required, text, time
+from tardis_machine.exchanges.option_names import Option, Options, expiration
+from tardis_machine.filters import Filter
+
+Number = int | float
+_NO_LEVELS: Final = Raw(b"[]")
+_MAX_NAMES: Final = 100_000
+_LOWER_CASE_SINCE: Final = date("2025-12-17T00:00:00.000Z")
+
+
+class _Trade(Struct, gc=False):
+    symbol: str = field(name="s")
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="q", default=UNSET)
+    timestamp: Number | None = field(name="T", default=None)
+    id: str | Number | UnsetType | None = field(name="t", default=UNSET)
+    side: Any = field(name="S", default=None)
+    buyer_is_maker: Any = field(name="m", default=None)
+
+
+class _TradeMessage(Struct, gc=False):
+    data: _Trade
+
+
+def _trades(channel: str, is_sale: Callable[[_Trade], bool], making: Making) -> Route:
+    decode = Decoder(_TradeMessage).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            row.symbol,
+            text(row.id),
+            required(row.price, channel, "p"),
+            required(row.amount, channel, "q"),
+            "sell" if is_sale(row) else "buy",
+            time(row.timestamp, channel, "T"),
+        )
+        return True
+
+    return lambda stream: trade if stream.endswith(f"@{channel}") else None
+
+
+def _old_trades(making: Making) -> Route:
+    return _trades("trade", lambda row: row.side != "1", making)
+
+
+def _option_trades(making: Making) -> Route:
+    return _trades("optionTrade", lambda row: bool(row.buyer_is_maker), making)
+
+
+class _Depth(Struct, gc=False):
+    symbol: str = field(name="s")
+    event_time: Number | None = field(name="E", default=None)
+    trade_time: Number | None = field(name="T", default=None)
+    bids: Raw = field(name="b", default=_NO_LEVELS)
+    asks: Raw = field(name="a", default=_NO_LEVELS)
+
+
+class _DepthMessage(Struct, gc=False):
+    data: _Depth
+
+
+def _old_book_changes(making: Making) -> Route:
+    decode = Decoder(_DepthMessage).decode
+    emit = making.emitter.book_change
+
+    def depth(line: bytes) -> bool:
+        book = decode(line).data
+        emit(book.symbol, True, book.bids, book.asks, time(book.event_time, "depth100", "E"))
+        return True
+
+    return lambda stream: depth if "@depth100" in stream else None
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_DepthMessage).decode
+    emit = making.emitter.book_change
+
+    def depth(line: bytes) -> bool:
+        book = decode(line).data
+        emit(book.symbol, True, book.bids, book.asks, time(book.trade_time, "depth20", "T"))
+        return True
+
+    return lambda stream: depth if "@depth20" in stream else None
+
+
+class _BookTicker(Struct, gc=False):
+    symbol: str = field(name="s")
+    bid_price: Sent = field(name="b", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_price: Sent = field(name="a", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+    timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
+
+
+class _BookTickerMessage(Struct, gc=False):
+    data: _BookTicker
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_BookTickerMessage).decode
+    emit = making.emitter.book_ticker
+    making.emitter.order_book_ticker(BID_FIRST)
+
+    def book_ticker(line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            row.symbol,
+            nonzero(row.ask_amount),
+            nonzero(row.ask_price),
+            nonzero(row.bid_price),
+            nonzero(row.bid_amount),
+            time(row.timestamp, "bookTicker", "T"),
+        )
+        return True
+
+    return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
+
+
+def _read_name(name: str) -> Option:
+    """BTC-240927-25000-P."""
+    _, expires, strike, kind = name.split("-")
+    return Option(name, "call" if kind == "C" else "put", strike, expiration(expires, "%y%m%d"))
+
+
+class _Summary(Struct, gc=False):
+    """A ticker of old, or a mark price: both have all of these."""
+
+    symbol: str = field(name="s")
+    timestamp: Number | None = field(name="E", default=None)
+    last_price: Sent = field(name="c", default=UNSET)
+    bid_price: Sent = field(name="bo", default=UNSET)
+    ask_price: Sent = field(name="ao", default=UNSET)
+    bid_amount: Sent = field(name="bq", default=UNSET)
+    ask_amount: Sent = field(name="aq", default=UNSET)
+    bid_iv: Sent = field(name="b", default=UNSET)
+    ask_iv: Sent = field(name="a", default=UNSET)
+    delta: Sent = field(name="d", default=UNSET)
+    theta: Sent = field(name="t", default=UNSET)
+    gamma: Sent = field(name="g", default=UNSET)
+    vega: Sent = field(name="v", default=UNSET)
+    mark_iv: Sent = field(name="vo", default=UNSET)
+    mark_price: Sent = field(name="mp", default=UNSET)
+    index_price: Sent = field(name="i", default=UNSET)
+
+
+class _OpenInterest(Struct, gc=False):
+    symbol: str = field(name="s")
+    amount: Sent = field(name="o", default=UNSET)
+
+
+class _OpenInterestMessage(Struct, gc=False):
+    data: list[_OpenInterest]
+
+
+class _Price(Struct, gc=False):
+    """A price by name: an index, or the last trade of an option."""
+
+    symbol: str = field(name="s")
+    index: Sent = field(name="p", default=UNSET)
+    last: Sent = field(name="c", default=UNSET)
+
+
+class _PriceMessage(Struct, gc=False):
+    data: _Price
+
+
+class _SummaryMessage(Struct, gc=False):
+    data: _Summary
+
+
+class _SummariesMessage(Struct, gc=False):
+    data: list[_Summary]
+
+
+class _Known(dict[str, str | Number]):
+    """What other channels told of an option or an index, by name."""
+
+    def keep(self, name: str, value: Sent) -> None:
+        if len(self) >= _MAX_NAMES:  # made up by a broken feed
+            self.clear()
+        number = filled(value)
+        if number is None:
+            self.pop(name, None)
+        else:
+            self[name] = number
+
+
+def _iv(value: Sent, price: str | Number | None) -> str | Number | None:
+    """Drop what is said of a side of the book that is empty: -1, or a rest of earlier times."""
+    number = None if price is None else nonzero(value)
+    return None if number is None or float(number) == -1 else number
+
+
+class _Summaries:
+    """Puts a summary together with what other channels told before."""
+
+    def __init__(self, making: Making) -> None:
+        self._emit = making.emitter.option_summary
+        self._options = Options("option_summary", _read_name)
+        self._open_interest = _Known()
+        self._decode_interest = Decoder(_OpenInterestMessage).decode
+
+    def open_interest(self, line: bytes) -> bool:
+        for row in self._decode_interest(line).data:
+            self._open_interest.keep(row.symbol, row.amount)
+        return True
+
+    def emit(
+        self, row: _Summary, channel: str, last_price: Sent, mark_iv: Sent, index_price: Sent
+    ) -> None:
+        option = self._options[row.symbol]
+        bid_price, ask_price = nonzero(row.bid_price), nonzero(row.ask_price)
+        self._emit(
+            option.symbol,
+            time(row.timestamp, channel, "E"),
+            option_type=option.type,
+            strike_price=option.strike_price,
+            expiration_date=option.expiration,
+            best_bid_price=bid_price,
+            best_bid_amount=nonzero(row.bid_amount),
+            best_bid_iv=_iv(row.bid_iv, bid_price),
+            best_ask_price=ask_price,
+            best_ask_amount=nonzero(row.ask_amount),
+            best_ask_iv=_iv(row.ask_iv, ask_price),
+            last_price=nonzero(last_price),
+            open_interest=self._open_interest.get(option.symbol),
+            mark_price=nonzero(row.mark_price),
+            mark_iv=nonzero(mark_iv),
+            delta=nonzero(row.delta),
+            gamma=nonzero(row.gamma),
+            vega=nonzero(row.vega),
+            theta=nonzero(row.theta),
+            underlying_price=nonzero(index_price),
+            underlying_index=option.symbol.partition("-")[0] + "USDT",
+        )
+
+
+def _old_option_summaries(making: Making) -> Route:
+    summaries = _Summaries(making)
+    indexes = _Known()
+    decode = Decoder(_SummaryMessage).decode
+    decode_index = Decoder(_PriceMessage).decode
+
+    def index(line: bytes) -> bool:
+        row = decode_index(line).data
+        indexes.keep(row.symbol, row.index)
+        return True
+
+    def ticker(line: bytes) -> bool:
+        row = decode(line).data
+        underlying = row.symbol.partition("-")[0] + "USDT"
+        summaries.emit(row, "ticker", row.last_price, None, indexes.get(underlying))
+        return True
+
+    def route(stream: str) -> Handler | None:
+        if stream.endswith("@index"):
+            return index
+        if stream.endswith("@ticker"):
+            return ticker
+        return summaries.open_interest if "@openInterest" in stream else None
+
+    return route
+
+
+def _option_summaries(making: Making) -> Route:
+    summaries = _Summaries(making)
+    last_prices = _Known()
+    decode = Decoder(_SummariesMessage).decode
+    decode_ticker = Decoder(_PriceMessage).decode
+
+    def ticker(line: bytes) -> bool:
+        row = decode_ticker(line).data
+        last_prices.keep(row.symbol, row.last)
+        return True
+
+    def mark_price(line: bytes) -> bool:
+        for row in decode(line).data:
+            last = last_prices.get(row.symbol)
+            summaries.emit(row, "optionMarkPrice", last, row.mark_iv, row.index_price)
+        return True
+
+    def route(stream: str) -> Handler | None:
+        if stream.endswith("@optionMarkPrice"):
+            return mark_price
+        if stream.endswith("@optionTicker"):
+            return ticker
+        return summaries.open_interest if "@optionOpenInterest" in stream else None
+
+    return route
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    """Subscribe with a message per channel; open interest is told for one expiry at a time."""
+    options = [
+        s for each in session.stream if each.channel == "optionTicker" for s in each.symbols or ()
+    ]
+    for number, each in enumerate(filters, 1):
+        names = []
+        for symbol in each.symbols or ():
+            if each.channel == "optionOpenInterest":
+                expiries = dict.fromkeys(
+                    f"@{option.split('-')[1]}"
+                    for option in options
+                    if _underlying(option) == symbol
+                )
+                names += [f"{symbol}@{each.channel}{expiry}" for expiry in expiries or ("",)]
+            else:
+                names.append(f"{symbol}@{each.channel}{'@100ms' * (each.channel == 'depth20')}")
+        yield {"method": "SUBSCRIBE", "params": names, "id": number}
+
+
+def _underlying(symbol: str) -> str:
+    return symbol.lower().partition("-")[0] + "usdt"
+
+
+def _base(symbol: str) -> str:
+    return symbol.upper().partition("-")[0]
+
+
+_LIVE: Final = Dialect(
+    endpoints=(
+        Endpoint(
+            name="public",
+            url="wss://fstream.binance.com/public/stream",
+            channels=frozenset(("optionTrade", "depth20", "bookTicker", "optionTicker")),
+        ),
+        Endpoint(name="market", url="wss://fstream.binance.com/market/stream"),
+    ),
+    subscribe=_subscribe,
+    data=(b'{"stream":"',),
+    acks=ACK,
+    errors=either(present("error"), equals("data.e", "error")),
+    quiet=frozenset(("optionTrade", "depth20", "bookTicker", "optionTicker")),
+    max_streams=200,
+    max_messages_per_s=10,
+)
+
+EXCHANGES: Final = (
+    Exchange(
+        name="binance-european-options",
+        types={
+            "trade": (
+                Era((Channel("trade", str.upper),), _old_trades, until=_LOWER_CASE_SINCE),
+                Era((Channel("optionTrade", str.lower),), _option_trades),
+            ),
+            "book_change": (
+                Era((Channel("depth100", str.upper),), _old_book_changes, until=_LOWER_CASE_SINCE),
+                Era((Channel("depth20", str.lower),), _book_changes),
+            ),
+            "option_summary": (
+                Era(
+                    (
+                        Channel("ticker", str.upper),
+                        Channel("index", lambda symbol: _base(symbol) + "USDT"),
+                        Channel("openInterest", _base),
+                    ),
+                    _old_option_summaries,
+                    until=_LOWER_CASE_SINCE,
+                ),
+                Era(
+                    (
+                        Channel("optionMarkPrice", _underlying),
+                        Channel("optionTicker", str.lower),
+                        Channel("optionOpenInterest", _underlying),
+                    ),
+                    _option_summaries,
+                ),
+            ),
+            "book_ticker": (Era((Channel("bookTicker", str.lower),), _book_tickers),),
+        },
+        dispatch=STREAMS,
+        live=_LIVE,
+        subscriptions=NATIVE,
+    ),
+)
