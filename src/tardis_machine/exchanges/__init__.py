@@ -12,6 +12,7 @@ from tardis_machine.exchanges import (
     bitmex,
     catalog,
     deribit,
+    gate_io,
     kraken,
     okex,
 )
@@ -42,6 +43,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     aster.EXCHANGES,
     okex.EXCHANGES,
     kraken.EXCHANGES,
+    gate_io.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

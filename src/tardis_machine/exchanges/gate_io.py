@@ -1,0 +1,243 @@
+"""Gate.io: messages of a channel with an event and a result."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Objects, Signed
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import (
+    Sent,
+    nonzero,
+    optional,
+    required,
+    symbol,
+    ticker_time,
+    time,
+)
+
+_MILLISECONDS: Final = 1000
+_NO_LEVELS: Final = Raw(b"[]")
+_BOOK_EVENTS: Final = frozenset(("all", "update"))
+
+
+def _size(value: Sent) -> tuple[str | int | float, bool]:
+    """A size without its sign, and whether it was below 0."""
+    size = required(value, "trades", "size")
+    if isinstance(size, str):
+        return size.removeprefix("-"), size.startswith("-")
+    return abs(size), size < 0
+
+
+class _Trade(Struct, gc=False):
+    symbol: str = field(name="contract")
+    price: Sent
+    size: Sent
+    id: int | str
+    seconds: Sent = field(name="create_time", default=UNSET)
+    milliseconds: Sent = field(name="create_time_ms", default=UNSET)
+
+
+class _Trades(Struct, gc=False):
+    """What answers a subscription has an object as its result."""
+
+    result: list[_Trade] | dict[str, Any] | None = None
+    event: str | None = None
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trades).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.event != "update" or not isinstance(message.result, list):
+            return False
+        for row in message.result:
+            amount, is_sale = _size(row.size)
+            emit(
+                row.symbol,
+                row.id,
+                required(row.price, "trades", "price"),
+                amount,
+                "sell" if is_sale else "buy",
+                _time(row.milliseconds, row.seconds),
+            )
+        return True
+
+    return named({"futures.trades": trades})
+
+
+def _time(milliseconds: Sent, seconds: Sent) -> int:
+    """The finer of two times, where both are there."""
+    if milliseconds is not UNSET:
+        return time(milliseconds, "message", "time_ms")
+    return time(seconds, "message", "time") * _MILLISECONDS
+
+
+class _Book(Struct, gc=False):
+    symbol: str | None = field(name="contract", default=None)
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    milliseconds: Sent = field(name="t", default=UNSET)
+
+
+class _Books(Struct, gc=False):
+    """A snapshot is one object, an update a list of rows."""
+
+    result: _Book | list[dict[str, str | int | float | None]] | UnsetType | None = UNSET
+    event: str | None = None
+    seconds: Sent = field(name="time", default=UNSET)
+    milliseconds: Sent = field(name="time_ms", default=UNSET)
+
+
+_LEVELS: Final = Objects("p", "s")
+_ROWS: Final = Signed("p", "s")
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Books).decode
+    emit = making.emitter.book_change
+    emit_rows = making.emitter.book_rows
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        result = message.result
+        if message.event not in _BOOK_EVENTS:
+            return False
+        if isinstance(result, _Book):
+            if result.milliseconds == 0:  # a contract without a book has no time
+                return True
+            timestamp = _time(result.milliseconds, message.seconds)
+            contract = symbol(result.symbol, "order_book")
+            emit(contract, True, result.bids, result.asks, timestamp, _LEVELS)
+            return True
+        first = result[0].get("c") if result else None
+        if not isinstance(result, list) or not isinstance(first, str):
+            raise MapperError("order_book", "an update without a contract")
+        timestamp = _time(message.milliseconds, message.seconds)
+        emit_rows(first, False, result, timestamp, _ROWS)
+        return True
+
+    return named({"futures.order_book": book_changes})
+
+
+class _Ticker(Struct, gc=False):
+    symbol: str | None = field(name="contract", default=None)
+    last: Sent = UNSET
+    mark_price: Sent = UNSET
+    index_price: Sent = UNSET
+    funding_rate: Sent = UNSET
+    indicative_rate: Sent = field(name="funding_rate_indicative", default=UNSET)
+    total_size: Sent = UNSET
+
+
+class _Tickers(Struct, gc=False):
+    """Lists in lists were sent for a while, and never counted."""
+
+    result: list[_Ticker | list[Any]] | _Ticker | UnsetType | None = UNSET
+    event: str | None = None
+    seconds: Sent = field(name="time", default=UNSET)
+    milliseconds: Sent = field(name="time_ms", default=UNSET)
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_Tickers).decode
+    emit = making.emitter.derivative_ticker
+
+    def derivative_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.event != "update":
+            return False
+        result = message.result
+        for row in [result] if isinstance(result, _Ticker) else result or ():
+            if isinstance(row, list) or row.symbol is None:
+                continue
+            if message.milliseconds is UNSET:
+                timestamp = ticker_time(message.seconds) * _MILLISECONDS
+            else:
+                timestamp = ticker_time(message.milliseconds)
+            emit(
+                row.symbol,
+                timestamp,
+                last_price=required(row.last, "tickers", "last"),
+                open_interest=optional(row.total_size),
+                funding_rate=required(row.funding_rate, "tickers", "funding_rate"),
+                predicted_funding_rate=required(row.indicative_rate, "tickers", "indicative rate"),
+                index_price=required(row.index_price, "tickers", "index_price"),
+                mark_price=required(row.mark_price, "tickers", "mark_price"),
+            )
+        return True
+
+    return named({"futures.tickers": derivative_tickers})
+
+
+class _Best(Struct, gc=False):
+    symbol: str | None = field(name="s", default=None)
+    bid_price: Sent = field(name="b", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_price: Sent = field(name="a", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+    milliseconds: Sent = field(name="t", default=UNSET)
+
+
+class _Bests(Struct, gc=False):
+    result: _Best | UnsetType | None = UNSET
+    event: str | None = None
+
+
+def _price(value: Sent, name: str) -> str | int | float | None:
+    """An empty price stands for an empty side."""
+    return None if value == "" else required(value, "book_ticker", name)
+
+
+def _amount(value: Sent, name: str) -> str | int | float | None:
+    """So does an amount of 0."""
+    return nonzero(required(value, "book_ticker", name))
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_Bests).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        row = message.result
+        if message.event != "update" or not isinstance(row, _Best):
+            return False
+        timestamp = row.milliseconds
+        if timestamp == 0:  # a contract that was never quoted has no time
+            return True
+        emit(
+            symbol(row.symbol, "book_ticker"),
+            _amount(row.ask_amount, "A"),
+            _price(row.ask_price, "a"),
+            _price(row.bid_price, "b"),
+            _amount(row.bid_amount, "B"),
+            None if timestamp is UNSET else time(timestamp, "book_ticker", "t"),
+        )
+        return True
+
+    return named({"futures.book_ticker": book_tickers})
+
+
+def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
+    return (Era((Channel(channel, str.upper),), make),)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="gate-io-futures",
+        types={
+            "trade": _era(_trades, "trades"),
+            "book_change": _era(_book_changes, "order_book"),
+            "derivative_ticker": _era(_derivative_tickers, "tickers"),
+            "book_ticker": _era(_book_tickers, "book_ticker"),
+        },
+        dispatch=keyed("channel"),
+    ),
+)
