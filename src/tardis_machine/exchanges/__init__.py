@@ -8,6 +8,7 @@ from typing import Final
 from tardis_machine.exchanges import (
     aster,
     binance,
+    binance_dex,
     binance_options,
     bitmex,
     catalog,
@@ -15,6 +16,7 @@ from tardis_machine.exchanges import (
     gate_io,
     kraken,
     okex,
+    upbit,
 )
 from tardis_machine.exchanges.errors import (
     BookGapError,
@@ -40,6 +42,8 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     deribit.EXCHANGES,
     binance.EXCHANGES,
     binance_options.EXCHANGES,
+    binance_dex.EXCHANGES,
+    upbit.EXCHANGES,
     aster.EXCHANGES,
     okex.EXCHANGES,
     kraken.EXCHANGES,

@@ -1,0 +1,172 @@
+"""Binance DEX, closed: one stream per channel for all symbols, books without ids."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.binance import STREAMS
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    Snapshot,
+    absent,
+    generated,
+)
+from tardis_machine.exchanges.dispatch import Route, named
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+
+Number = int | float
+_NO_LEVELS: Final = Raw(b"[]")
+_NS_PER_MS: Final = 1_000_000
+
+
+class _Trade(Struct, gc=False):
+    symbol: str = field(name="s")
+    id: str | Number | UnsetType | None = field(name="t", default=UNSET)
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="q", default=UNSET)
+    timestamp_ns: Number | None = field(name="T", default=None)
+    buyer_is_maker: Any = field(name="m", default=None)
+
+
+class _Trades(Struct, gc=False):
+    data: list[_Trade]
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trades).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        for row in decode(line).data:
+            emit(
+                row.symbol,
+                text(row.id),
+                required(row.price, "trades", "p"),
+                required(row.amount, "trades", "q"),
+                "sell" if row.buyer_is_maker else "buy",
+                time(row.timestamp_ns, "trades", "T") // _NS_PER_MS,
+            )
+        return True
+
+    return named({"trades": trades})
+
+
+class _Update(Struct, gc=False):
+    symbol: str = field(name="s")
+    bids: Raw = field(name="b", default=_NO_LEVELS)
+    asks: Raw = field(name="a", default=_NO_LEVELS)
+
+
+class _UpdateMessage(Struct, gc=False):
+    data: _Update
+
+
+class _Snapshot(Struct, gc=False):
+    symbol: str
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _SnapshotMessage(Struct, gc=False):
+    data: _Snapshot
+
+
+def _book_changes(making: Making) -> Route:
+    decode_update = Decoder(_UpdateMessage).decode
+    decode_snapshot = Decoder(_SnapshotMessage).decode
+    emit = making.emitter.book_change
+
+    def update(line: bytes) -> bool:
+        book = decode_update(line).data
+        emit(book.symbol, False, book.bids, book.asks, None)
+        return True
+
+    def snapshot(line: bytes) -> bool:
+        book = decode_snapshot(line).data
+        emit(book.symbol, True, book.bids, book.asks, None)
+        return True
+
+    return named({"marketDiff": update, "depthSnapshot": snapshot})
+
+
+class _Ticker(Struct, gc=False):
+    symbol: str = field(name="s")
+    timestamp_s: Number | UnsetType | None = field(name="E", default=UNSET)
+    bid_price: Sent = field(name="b", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_price: Sent = field(name="a", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+
+
+class _TickerMessage(Struct, gc=False):
+    data: _Ticker
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(line: bytes) -> bool:
+        row = decode(line).data
+        seconds = row.timestamp_s
+        emit(
+            row.symbol,
+            optional(row.ask_amount),
+            optional(row.ask_price),
+            optional(row.bid_price),
+            optional(row.bid_amount),
+            None if seconds is UNSET else time(seconds, "ticker", "E") * 1000,
+        )
+        return True
+
+    return named({"ticker": ticker})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for each in filters:
+        yield {"method": "subscribe", "topic": each.channel, "symbols": list(each.symbols or ())}
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="binance-dex",
+        types={
+            "trade": (Era((Channel("trades", str.upper),), _trades),),
+            "book_change": (
+                Era(
+                    (Channel("depthSnapshot", str.upper), Channel("marketDiff", str.upper)),
+                    _book_changes,
+                ),
+            ),
+            "book_ticker": (Era((Channel("ticker", str.upper),), _book_tickers),),
+        },
+        dispatch=STREAMS,
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://dex.binance.org/api/ws"),),
+            subscribe=_subscribe,
+            data=(b'{"stream":"',),
+            errors=absent("stream"),
+            snapshots=(
+                Snapshot(
+                    channel="depthSnapshot",
+                    deltas="marketDiff",
+                    url="https://dex.binance.org/api/v1/depth?symbol={SYMBOL}&limit=1000",
+                    render=generated(
+                        '{"stream":"depthSnapshot","generated":true,"data":{"symbol":"{SYMBOL}",'
+                        '"bids":<answer.bids>,"asks":<answer.asks>}}'
+                    ),
+                ),
+            ),
+            quiet=frozenset(("trades", "marketDiff")),
+        ),
+        subscriptions=subscriptions({"method": "subscribe"}, "", fields("topic", "symbols")),
+    ),
+)

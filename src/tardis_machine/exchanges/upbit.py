@@ -1,0 +1,132 @@
+"""Upbit: whole books of a few levels, in units that hold a bid and an ask each."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    either,
+    equals,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Route, named, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, nonzero, required, side, text, time
+from tardis_machine.filters import Filter
+
+Number = int | float
+
+
+class _Trade(Struct, gc=False):
+    code: str
+    trade_price: Sent = UNSET
+    trade_volume: Sent = UNSET
+    trade_timestamp: Number | None = None
+    ask_bid: str | None = None
+    sequential_id: str | Number | UnsetType | None = UNSET
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trade).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.code,
+            text(row.sequential_id),
+            required(row.trade_price, "trade", "trade_price"),
+            required(row.trade_volume, "trade", "trade_volume"),
+            side(row.ask_bid, "BID"),
+            time(row.trade_timestamp, "trade", "trade_timestamp"),
+        )
+        return True
+
+    return named({"trade": trade})
+
+
+class _Unit(Struct, gc=False):
+    ask_price: Sent = UNSET
+    bid_price: Sent = UNSET
+    ask_size: Sent = UNSET
+    bid_size: Sent = UNSET
+
+
+class _Book(Struct, gc=False):
+    code: str
+    orderbook_units: list[_Unit]
+    timestamp: Number | None = None
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Book).decode
+    emit = making.emitter.book_change
+
+    def book(line: bytes) -> bool:
+        message = decode(line)
+        units = message.orderbook_units
+        emit(
+            message.code,
+            True,
+            # A side that has fewer levels than the other is filled up with 0.
+            [
+                (price, required(unit.bid_size, "orderbook", "bid_size"))
+                for unit in units
+                if (price := nonzero(unit.bid_price)) is not None
+            ],
+            [
+                (price, required(unit.ask_size, "orderbook", "ask_size"))
+                for unit in units
+                if (price := nonzero(unit.ask_price)) is not None
+            ],
+            time(message.timestamp, "orderbook", "timestamp"),
+        )
+        return True
+
+    return named({"orderbook": book})
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    """Ask for everything at once: a later message would replace the subscription."""
+    yield [
+        {"ticket": str(session.now_ms)},
+        *(
+            {"type": each.channel, "codes": list(each.symbols or ()), "isOnlyRealtime": True}
+            for each in filters
+        ),
+    ]
+
+
+def _subscriptions(message: Any) -> list[Filter] | None:
+    """Read [{ticket}, {type, codes}, …]."""
+    if not isinstance(message, list):
+        return None
+    asked = [each for each in message if isinstance(each, dict) and "type" in each]
+    return [Filter(str(each["type"]), tuple(each.get("codes") or ())) for each in asked] or None
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="upbit",
+        types={
+            "trade": (Era((Channel("trade", str.upper),), _trades),),
+            "book_change": (Era((Channel("orderbook", str.upper),), _book_changes),),
+        },
+        dispatch=prefixed(b'{"type":"', "type"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://api.upbit.com/websocket/v1"),),
+            subscribe=_subscribe,
+            data=(b'{"type":"trade"', b'{"type":"orderbook"'),
+            acks=equals("status", "UP"),
+            errors=either(equals("type", "error"), present("error")),
+            quiet=frozenset(("trade",)),
+        ),
+        subscriptions=_subscriptions,
+    ),
+)
