@@ -14,8 +14,7 @@ def _data(number: int) -> bytes:
 
 
 def _write(path: Path) -> None:
-    writer = Writer(path, "p", ["bus"], max_bytes=64 << 20, fsync=None)
-    writer.segment_bytes = 256 * 1024
+    writer = Writer(path, "p", ["bus"], max_bytes=64 << 20, fsync=None, segment_bytes=1 << 18)
     for number in range(ENTRIES):
         assert writer.append(b"", _data(number), 1, number)
     writer.close()

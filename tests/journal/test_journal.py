@@ -11,20 +11,27 @@ from tardis_machine.journal import (
     Directory,
     Entry,
     Gap,
-    LockedError,
     Log,
     Provenance,
     Reader,
     Writer,
 )
 from tardis_machine.journal import entry as entries
-from tardis_machine.journal.segment import HEADER_BYTES, segment_path
+from tardis_machine.journal.segment import HEADER_BYTES, aside, segment_path
 
 PROVENANCE = Provenance("producer", "request", "session", 2, "http", "/replay-normalized")
 
 
-def writer(path: Path, *, fsync: float | None = None, max_bytes: int = 1 << 20) -> Writer:
-    return Writer(path, "producer", ["kafka"], max_bytes=max_bytes, fsync=fsync)
+def writer(
+    path: Path,
+    *,
+    fsync: float | None = None,
+    max_bytes: int = 1 << 20,
+    segment_bytes: int = 1 << 20,
+) -> Writer:
+    return Writer(
+        path, "producer", ["kafka"], max_bytes=max_bytes, fsync=fsync, segment_bytes=segment_bytes
+    )
 
 
 def append(journal: Writer, number: int, size: int = 100) -> bool:
@@ -124,28 +131,70 @@ def test_one_damaged_entry_costs_only_itself(tmp_path: Path) -> None:
     assert found[1].messages == 1
 
 
-def test_a_damaged_header_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
-    journal = writer(tmp_path)
-    journal.segment_bytes = 1_000
+def damage(path: Path, *places: int, size: int = 20) -> None:
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place : place + size] = bytes(size)
+    path.write_bytes(content)
+
+
+def test_a_damaged_header_costs_its_entry_and_is_counted_with_the_next_segment(
+    tmp_path: Path,
+) -> None:
+    journal = writer(tmp_path, segment_bytes=1_000)
     for number in range(12):
         append(journal, number)
     journal.close()
     log = only_log(tmp_path)
-    second = read_all(log)[1]
-    path = segment_path(log.path, 0)
-    content = bytearray(path.read_bytes())
-    content[second.offset : second.offset + 20] = bytes(20)
-    path.write_bytes(content)
+    whole = read_all(log)
+    damage(segment_path(log.path, 0), whole[1].offset)
     found = read_all(only_log(tmp_path))
-    gap = found[1]
-    assert isinstance(gap, Gap)
-    assert (gap.reason, gap.segment) == ("corrupt", 1)
-    assert 1 + gap.messages + len(found[2:]) == 12
+    in_segment = [each for each in whole if each.segment == 0]
+    rest = list(range(len(in_segment), 12))
+    assert positions(found) == [0, "corrupt", *range(2, len(in_segment)), "corrupt", *rest]
+    assert sum(each.messages for each in found if isinstance(each, Gap)) == 1
+
+
+def test_what_follows_damage_in_the_last_segment_is_read(tmp_path: Path) -> None:
+    """Two damaged headers in a row, behind which nothing but entries says where they begin."""
+    journal = writer(tmp_path)
+    for number in range(6):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    whole = read_all(log)
+    damage(segment_path(log.path, 0), whole[1].offset, whole[2].offset)
+    assert positions(read_all(log)) == [0, "corrupt", 3, 4, 5]
+
+
+def test_a_segment_whose_header_is_torn_is_read(tmp_path: Path) -> None:
+    journal = writer(tmp_path, segment_bytes=1_000)
+    for number in range(12):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    damage(segment_path(log.path, 1), 0, size=HEADER_BYTES)
+    assert positions(read_all(log)) == list(range(12))
+
+
+def test_a_damaged_segment_is_kept_aside_when_it_is_done(tmp_path: Path) -> None:
+    journal = writer(tmp_path, segment_bytes=1_000)
+    for number in range(12):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    damage(segment_path(log.path, 0), read_all(log)[1].offset)
+    content = segment_path(log.path, 0).read_bytes()
+    assert "corrupt" in positions(read_all(log))
+    log.remove()
+    assert not Directory(tmp_path).logs()
+    [kept] = aside(tmp_path).iterdir()
+    assert kept.read_bytes() == content
+    assert Directory(tmp_path).aside_bytes() == len(content)
 
 
 def test_segments_deleted_by_hand_are_a_gap_that_is_counted(tmp_path: Path) -> None:
-    journal = writer(tmp_path)
-    journal.segment_bytes = 1_000
+    journal = writer(tmp_path, segment_bytes=1_000)
     for number in range(20):
         append(journal, number)
     journal.close()
@@ -159,8 +208,7 @@ def test_segments_deleted_by_hand_are_a_gap_that_is_counted(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fsync", [None, 0.0, 0.01])
 def test_syncing_changes_nothing_but_when(tmp_path: Path, fsync: float | None) -> None:
-    journal = writer(tmp_path, fsync=fsync)
-    journal.segment_bytes = 1_000
+    journal = writer(tmp_path, fsync=fsync, segment_bytes=1_000)
     for number in range(50):
         assert append(journal, number)
     journal.close()
@@ -173,20 +221,6 @@ def test_a_writer_keeps_its_log_unfinished(tmp_path: Path) -> None:
     assert not log.finished()
     journal.close()
     assert log.finished()
-
-
-def test_one_publisher_per_directory(tmp_path: Path) -> None:
-    first, second = Directory(tmp_path), Directory(tmp_path)
-    first.lock()
-    with pytest.raises(LockedError) as raised:
-        second.lock()
-    assert raised.value.pid == str(os.getpid())
-    second.ask_for_lock()
-    assert first.asked_for_lock()
-    first.unlock()
-    second.lock()
-    assert not second.asked_for_lock()
-    second.unlock()
 
 
 def test_reading_holds_a_piece_at_a_time(tmp_path: Path) -> None:
@@ -213,8 +247,7 @@ def test_an_entry_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_the_end_is_found_in_the_last_segment_alone(tmp_path: Path) -> None:
-    journal = writer(tmp_path)
-    journal.segment_bytes = 1_000
+    journal = writer(tmp_path, segment_bytes=1_000)
     for number in range(30):
         append(journal, number)
     path = only_log(tmp_path).path

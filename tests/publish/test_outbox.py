@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.bronze.decoder import decode
-from tardis_machine.journal import JournalFullError
+from tardis_machine.config import ConfigError
+from tardis_machine.journal import Directory, JournalFullError
 from tardis_machine.messages import ErrorMessage
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.file import FileConfig
@@ -29,6 +30,7 @@ from tests.publish.promises import (
     ids_by_key,
 )
 from tests.servers.nats import NatsServer
+from tests.servers.process import free_ports as unused_ports
 
 SMALLEST = {"max_bytes": 1 << 20}
 
@@ -329,3 +331,115 @@ async def test_an_entry_beyond_the_encoder_does_not_stop_the_rest(
 def test_nothing_happens_before_start(journal_dir: Path, file: FileConfig) -> None:
     Outbox({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
     assert not journal_dir.exists()
+
+
+async def test_a_directory_belongs_to_one_configuration(
+    publish: Start, file: FileConfig, tmp_path: Path, journal_dir: Path
+) -> None:
+    """Two servers on the default directory: the second would be published to the first's place."""
+    first = await publish({"file": file})
+    elsewhere = FileConfig(path=tmp_path / "elsewhere.ndjson")
+    with pytest.raises(ConfigError, match=r"--journal-dir.*in use by process") as refused:
+        await publish({"file": elsewhere})
+    assert str(file.path) in str(refused.value)
+    await write(respond(first), lines(100))
+    assert (await first.stop()).pending == 0
+    second = await publish({"file": elsewhere})
+    await write(respond(second), lines(100, start=100))
+    assert (await second.stop()).pending == 0
+    assert written(elsewhere) == [event.event_id for event in events_of(lines(100, start=100))]
+    assert written(file) == [event.event_id for event in events_of(lines(100))]
+    assert not Directory(journal_dir).logs()
+
+
+async def test_what_is_left_is_refused_by_name_until_it_is_taken_over(
+    publish: Start, file: FileConfig, name: str
+) -> None:
+    [nobody] = unused_ports(1)
+    gone = NatsConfig(servers=(f"nats://user:hunter2@127.0.0.1:{nobody}",), subject=name)
+    first = await publish({"nats": gone, "file": file}, drain_timeout_s=0.0)
+    await write(respond(first), lines(100))
+    report = await first.stop()
+    assert {each.bus: each.account.pending for each in report.buses}["nats"] == 100
+    with pytest.raises(ConfigError, match="100 messages for nats") as refused:
+        await publish({"file": file})
+    assert f"127.0.0.1:{nobody}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert all("hunter2" not in path.read_text() for path in journal_files(first, "log.json"))
+    taken = await publish({"file": file}, journal={"adopt": True})
+    await write(respond(taken), lines(100, start=100))
+    assert (await taken.stop()).pending == 0
+    assert set(written(file)) == {event.event_id for event in events_of(lines(200))}
+
+
+def journal_files(outbox: Outbox, name: str) -> list[Path]:
+    found = list(outbox.writer.path.parent.glob(f"*/{name}"))
+    assert found
+    return found
+
+
+async def test_a_standby_tells_how_the_publisher_at_work_is(publish: Start, name: str) -> None:
+    [nobody] = unused_ports(1)
+    gone = {"nats": NatsConfig(servers=(f"nats://127.0.0.1:{nobody}",), subject=name)}
+    metrics = Metrics()
+    impatient = {"retry_max": 1, "retry_max_s": 0.1, "drain_timeout_s": 0.0}
+    await publish(gone, **impatient)
+    standby = await publish(gone, metrics=metrics, **impatient)
+    await write(respond(standby), lines(10))
+    await until(lambda: "nats: unhealthy" in standby.unhealthy())
+    assert metric(metrics, "bus_healthy", "nats") == 0
+    await until(lambda: metric(metrics, "pending", "nats") == 10)
+
+
+async def test_a_publisher_that_cannot_start_is_unhealthy(
+    publish: Start, file: FileConfig, journal_dir: Path
+) -> None:
+    metrics = Metrics()
+    (journal_dir / "publisher.lock").mkdir(parents=True)
+    outbox = await publish({"file": file}, metrics=metrics, drain_timeout_s=0.0)
+    await until(lambda: metric(metrics, "bus_healthy", "file") == 0)
+    for _ in range(50):  # dead, started again, dead again: never healthy in between
+        assert any(each.startswith("publisher: ") for each in outbox.unhealthy())
+        await asyncio.sleep(0.02)
+    (journal_dir / "publisher.lock").rmdir()
+    await until(lambda: metric(metrics, "bus_healthy", "file") == 1)
+    assert outbox.unhealthy() == []
+
+
+async def test_what_is_kept_aside_is_told_and_has_a_bound(
+    publish: Start, file: FileConfig, journal_dir: Path
+) -> None:
+    kept = journal_dir / "aside" / "something"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(1000))
+    outbox = await publish({"file": file}, journal=SMALLEST)
+    await until(lambda: any("1000 bytes kept aside" in each for each in outbox.unhealthy()))
+    await outbox.stop()
+    kept.write_bytes(bytes(1 << 20))
+    with pytest.raises(ConfigError, match="kept aside"):
+        await publish({"file": file}, journal=SMALLEST)
+
+
+async def test_dead_letters_are_bounded_and_the_bus_waits(
+    publish: Start, file: FileConfig, journal_dir: Path
+) -> None:
+    """Nothing is thrown away: when letters were taken away, the rest follows."""
+    metrics = Metrics()
+    outbox = await publish({"file": file}, metrics=metrics, dead_letter_max_bytes=1 << 20)
+    bad = b'{"type":"trade","exchange":"%s"}\n' % (b"x" * 10_000)
+    for _ in range(20):
+        assert respond(outbox).append(bad * 10, 10)
+    letters = journal_dir / "dead-letters" / "file.ndjson"
+    await until(lambda: metric(metrics, "bus_healthy", "file") == 0)
+    size = letters.stat().st_size
+    assert 1_000_000 < size <= 1 << 20
+    await until(lambda: metric(metrics, "dead_letter_bytes", "file") == size)
+    taken = 0
+    while taken < 200:
+        if letters.exists():
+            aside = letters.rename(letters.with_name("taken"))
+            taken += aside.read_bytes().count(b"\n")
+        await asyncio.sleep(0.1)
+    report = await outbox.stop()
+    assert taken == 200
+    assert_balanced(report.buses[0].account, journalled=200, dead_lettered=200)

@@ -9,6 +9,8 @@ import pytest
 
 from tardis_machine.journal import Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.segment import segment_path
+from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
@@ -33,10 +35,24 @@ def journal(tmp_path: Path) -> Path:
 
 
 def log(
-    journal: Path, buses: Sequence[str], count: int, *, start: int = 0, batch: int = 10
+    journal: Path,
+    buses: dict[str, BusConfig],
+    count: int,
+    *,
+    start: int = 0,
+    batch: int = 10,
+    segment_bytes: int = 1 << 20,
 ) -> Writer:
     """Write a log; its writer lives until it is closed."""
-    writer = Writer(journal, "p", buses, max_bytes=1 << 24, fsync=None)
+    writer = Writer(
+        journal,
+        "p",
+        list(buses),
+        destinations=destinations(buses),
+        max_bytes=1 << 24,
+        fsync=None,
+        segment_bytes=segment_bytes,
+    )
     provenance = encode_provenance(Provenance("p", "r"))
     for first in range(start, start + count, batch):
         assert writer.append(provenance, lines(batch, start=first), batch, first)
@@ -62,9 +78,9 @@ def run(journal: Path) -> Iterator[Run]:
 
 def test_logs_are_delivered_oldest_first(journal: Path, run: Run, file: FileConfig) -> None:
     """A restart leaves a long log: what the next server wrote comes after all of it."""
-    log(journal, ["file"], 3_000).close()
-    log(journal, ["file"], 100, start=3_000).close()
-    log(journal, ["file"], 100, start=3_100).close()
+    log(journal, {"file": file}, 3_000).close()
+    log(journal, {"file": file}, 100, start=3_000).close()
+    log(journal, {"file": file}, 100, start=3_100).close()
     run({"file": file})
     assert written(file) == [event.event_id for event in events_of(lines(3_200))]
 
@@ -73,17 +89,13 @@ def test_a_bus_added_later_has_dropped_nothing(
     journal: Path, run: Run, file: FileConfig, tmp_path: Path
 ) -> None:
     """Logs from before owe it nothing, though segments of theirs are gone already."""
-    old = log(journal, ["file"], 100)
-    old.segment_bytes = 1
-    old.append(encode_provenance(Provenance("p", "r")), lines(1, start=100), 1, 100)
-    old.close()
+    log(journal, {"file": file}, 100, segment_bytes=1_000).close()
     [before] = Directory(journal).logs()
     before.collect(1)
     later = FileConfig(path=tmp_path / "later.ndjson")
-    log(journal, ["file", "console"], 50, start=200).close()
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(BUSES, "console", _SecondFile)
+        log(journal, {"file": file, "console": later}, 50, start=200).close()
         publisher = run({"file": file, "console": later})
     account = publisher.snapshot().buses["console"].account
     assert_balanced(account, journalled=50, delivered=50)
@@ -111,7 +123,7 @@ def test_a_delivery_that_dies_is_unhealthy_and_begins_anew(
 ) -> None:
     monkeypatch.setitem(BUSES, "file", _Dying)
     _Dying.deaths = 2
-    log(journal, ["file"], 500).close()
+    log(journal, {"file": file}, 500).close()
     publisher = Publisher({"file": file}, Directory(journal), PublishConfig(retry_max_s=1.0))
     publisher.start()
     healthy = [publisher.snapshot().buses["file"].statistics.healthy]
@@ -129,3 +141,75 @@ def test_a_delivery_that_dies_is_unhealthy_and_begins_anew(
     assert healthy[-1]
     assert _Dying.deaths == 0
     assert written(file) == [event.event_id for event in events_of(lines(500))]
+
+
+def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(
+    journal: Path, run: Run, file: FileConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a rollback: what the newer version wrote waits for it, untouched."""
+    newer = log(journal, {"file": file}, 100)
+    newer.close()
+    path = segment_path(newer.path, 0)
+    content = path.read_bytes().replace(b"TMJRNL01", b"TMJRNL02", 1)
+    path.write_bytes(content)
+    log(journal, {"file": file}, 50, start=100).close()
+    publisher = run({"file": file})
+    assert written(file) == [event.event_id for event in events_of(lines(50, start=100))]
+    kept = journal / "aside" / newer.path.name
+    assert segment_path(kept, 0).read_bytes() == content
+    assert not Directory(journal).logs()
+    snapshot = publisher.snapshot()
+    assert snapshot.aside_bytes > len(content)
+    assert_balanced(snapshot.buses["file"].account, journalled=50, delivered=50)
+    assert any("log kept aside" in record.message for record in caplog.records)
+
+
+def test_a_log_is_delivered_up_to_what_another_version_wrote(
+    journal: Path, run: Run, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = log(journal, {"file": file}, 100)
+    with monkeypatch.context() as patched:
+        patched.setattr("tardis_machine.journal.entry._VERSION", 2)
+        assert mixed.append(encode_provenance(Provenance("p", "r")), lines(10, start=100), 10, 100)
+    mixed.close()
+    content = segment_path(mixed.path, 0).read_bytes()
+    publisher = run({"file": file})
+    assert written(file) == [event.event_id for event in events_of(lines(100))]
+    kept = journal / "aside" / mixed.path.name
+    assert segment_path(kept, 0).read_bytes() == content
+    account = publisher.snapshot().buses["file"].account
+    assert_balanced(account, journalled=100, delivered=100)
+
+
+@pytest.mark.parametrize("torn", ["log.json", "000000000000.skip"])
+def test_a_torn_file_stops_no_bus(journal: Path, run: Run, file: FileConfig, torn: str) -> None:
+    old = log(journal, {"file": file}, 200, segment_bytes=4_000)
+    assert old.make_room(forced=True)
+    old.close()
+    (old.path / torn).write_bytes(b"")
+    log(journal, {"file": file}, 50, start=200).close()
+    publisher = run({"file": file})
+    account = publisher.snapshot().buses["file"].account
+    assert 0 < account.dropped < 200
+    assert_balanced(
+        account, journalled=250, delivered=250 - account.dropped, dropped=account.dropped
+    )
+    told = 1  # the announcement of what was skipped
+    assert len(written(file)) == account.delivered + told
+    assert not Directory(journal).logs()
+
+
+def test_a_log_of_another_configuration_is_left_alone(
+    journal: Path, run: Run, file: FileConfig, tmp_path: Path
+) -> None:
+    """As an orphaned publisher meets it when another server has begun with the empty journal."""
+    elsewhere = FileConfig(path=tmp_path / "elsewhere.ndjson")
+    other = log(journal, {"file": elsewhere}, 100)
+    other.close()
+    publisher = run({"file": file})
+    assert not file.path or not file.path.exists() or written(file) == []
+    assert [each.name for each in Directory(journal).logs()] == [other.path.name]
+    assert_balanced(publisher.snapshot().buses["file"].account, journalled=0)
+    publisher.stop(time.monotonic() + 10)
+    run({"file": elsewhere})
+    assert written(elsewhere) == [event.event_id for event in events_of(lines(100))]

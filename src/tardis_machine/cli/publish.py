@@ -13,7 +13,8 @@ from typing import Final
 from tardis_machine import log as logs
 from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, Section, load, setting
-from tardis_machine.journal import Directory
+from tardis_machine.journal import BoundError, Directory
+from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -28,7 +29,8 @@ _DESCRIPTION: Final = """\
 Delivers what servers that are gone have left in a journal, then exits: with 0 if nothing is
 pending any more, else with 1. It tries until it is told to stop, or for --drain-timeout-s if that
 is given. With --dead-letters it sends dead letters again instead. Takes the server's flags,
-environment and file, so that the buses are configured as they were."""
+environment and file, so that the buses are configured as they were; buses that go elsewhere than
+they did when the messages were journalled are refused, unless --journal-adopt says so."""
 _EPILOG: Final = """\
 Examples:
   tardis-machine publish --journal-dir /data/journal --kafka-brokers localhost:9092 \\
@@ -74,7 +76,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     if not path.is_dir():
         raise ConfigError(JournalConfig.flag("dir"), str(path), "expected a journal that exists")
     limited = loaded.origins["drain_timeout_s"].kind != "default"
-    return _drain(path, buses, publish, publish.drain_timeout_s if limited else None)
+    timeout_s = publish.drain_timeout_s if limited else None
+    return _drain(path, buses, publish, timeout_s, adopt=loaded[JournalConfig].adopt)
 
 
 def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
@@ -86,17 +89,28 @@ def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfi
 
 
 def _drain(
-    path: Path, buses: Mapping[str, BusConfig], config: PublishConfig, timeout_s: float | None
+    path: Path,
+    buses: Mapping[str, BusConfig],
+    config: PublishConfig,
+    timeout_s: float | None,
+    *,
+    adopt: bool,
 ) -> int:
     tune()
+    directory = Directory(path)
+    try:
+        with directory.entrance():
+            directory.bind(destinations(buses), adopt=adopt, partly=True)
+    except BoundError as error:
+        raise ConfigError(JournalConfig.flag("dir"), str(path), error.reason) from error
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
-    snapshot = drain_directory(Directory(path), buses, config, timeout_s, told)
+    snapshot = drain_directory(directory, buses, config, timeout_s, told)
     for name, bus in snapshot.buses.items():
-        log.info("drained", extra={"bus": name, **bus.account.counts()})
-    if snapshot.pending:
-        log.warning("messages are kept in the journal", extra={"pending": snapshot.pending})
+        log.info("drained", extra={"bus": name, **bus.ended.counts()})
+    if snapshot.left:
+        log.warning("messages are kept in the journal", extra={"pending": snapshot.left})
         sys.stderr.flush()
         os._exit(1)  # a bus that did not let go in time must not keep the process
     return 0

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 from isal import isal_zlib
 
+from tardis_machine.journal.durable import open_private
+
 _SLOT_BYTES: Final = 512
 _HEAD: Final = struct.Struct("<II")
 
@@ -52,7 +54,10 @@ def read_state(path: Path) -> CursorState:
         body = content[start + _HEAD.size : start + _HEAD.size + min(size, _SLOT_BYTES)]
         if not size or len(body) != size or isal_zlib.crc32(body) != checksum:
             continue
-        state = _decoder.decode(body)
+        try:
+            state = _decoder.decode(body)
+        except msgspec.MsgspecError:
+            continue
         if state.generation > found.generation:
             found = state
     return found
@@ -69,7 +74,7 @@ class Cursor:
     def save(self) -> None:
         """Write the state into the slot that does not hold the previous one."""
         if self._fd is None:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
         self.state.generation += 1
         body = msgspec.msgpack.encode(self.state)
         slot = _SLOT_BYTES * (self.state.generation % 2)

@@ -2,6 +2,7 @@
 
 import mmap
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ _CHECKSUM: Final = struct.Struct("<I")
 # version, flags, unused, provenance bytes, data bytes, messages, position, ingest time in us
 _HEAD: Final = struct.Struct("<BBHIIIQQ")
 HEADER_BYTES: Final = _CHECKSUM.size + _HEAD.size
+_BEGINNINGS: Final = tuple(bytes((_VERSION, flags, 0, 0)) for flags in (0, _HIDDEN))
 
 
 class CorruptError(TardisMachineError):
@@ -87,6 +89,7 @@ def size_at(buffer: bytes, start: int) -> int | None:
 class Heading(NamedTuple):
     """An entry's header and where its parts lie, without reading its data."""
 
+    version: int
     provenance: bytes
     position: int
     messages: int
@@ -103,20 +106,79 @@ def heading_at(content: mmap.mmap, offset: int) -> Heading | None:
         content, offset + _CHECKSUM.size
     )
     end = body + provenance + data
-    if version != _VERSION or end > len(content):
+    if end > len(content):
         return None
     start = body + provenance
-    return Heading(content[body:start], position, count, start, end)
+    return Heading(version, content[body:start], position, count, start, end)
 
 
-def sound_at(content: mmap.mmap, offset: int) -> Heading | None:
-    """Read the header at `offset` if the entry there is whole and its checksum right."""
+def whole_at(content: mmap.mmap, offset: int) -> Heading | None:
+    """Read the header at `offset` if the entry there is whole, of whatever version."""
     found = heading_at(content, offset)
     if found is None:
         return None
     (checksum,) = _CHECKSUM.unpack_from(content, offset)
     with memoryview(content) as view, view[offset + _CHECKSUM.size : found.end] as body:
         return found if isal_zlib.crc32(body) == checksum else None
+
+
+def sound_at(content: mmap.mmap, offset: int) -> Heading | None:
+    """Read the header at `offset` if the entry there is whole and of this version."""
+    found = whole_at(content, offset)
+    return found if found is not None and found.version == _VERSION else None
+
+
+def likely_at(content: mmap.mmap, offset: int) -> Heading | None:
+    """Read the header at `offset` if an entry lies there, going by it and by the one behind it.
+
+    Only the last entry of a segment can be torn, so only there the checksum is asked.
+    """
+    found = heading_at(content, offset)
+    if found is None or found.version != _VERSION:
+        return None
+    behind = heading_at(content, found.end)
+    likely = behind is not None and behind.version == _VERSION
+    return found if likely else sound_at(content, offset)
+
+
+class Damage(NamedTuple):
+    """A stretch that cannot be read: where sound entries go on, and how many messages it held.
+
+    The count is None if it took the entries' headers with it.
+    """
+
+    end: int
+    messages: int | None
+
+
+def damage_at(content: mmap.mmap, offset: int) -> Damage | None:
+    """Find the next sound entry behind something that is none; None if there is no more."""
+    count = 0
+    at = offset
+    while (heading := heading_at(content, at)) is not None and heading.version == _VERSION:
+        count += heading.messages
+        at = heading.end
+        if sound_at(content, at) is not None:
+            return Damage(at, count)
+    for at in _beginnings(content, offset + 1):
+        if sound_at(content, at) is not None:
+            return Damage(at, None)
+    return None
+
+
+def _beginnings(content: mmap.mmap, offset: int) -> Iterator[int]:
+    """Give the places where an entry may begin, by what all headers have in common."""
+    places = [content.find(each, offset + _CHECKSUM.size) for each in _BEGINNINGS]
+    while any(place >= 0 for place in places):
+        which = min((place, n) for n, place in enumerate(places) if place >= 0)[1]
+        yield places[which] - _CHECKSUM.size
+        places[which] = content.find(_BEGINNINGS[which], places[which] + 1)
+
+
+def other_version_at(content: mmap.mmap, offset: int) -> int | None:
+    """Tell the version of a whole entry that is of another one; None if there is none."""
+    found = whole_at(content, offset)
+    return found.version if found is not None and found.version != _VERSION else None
 
 
 def parse(buffer: bytes, start: int, segment: int, offset: int) -> Entry:

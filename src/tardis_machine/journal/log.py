@@ -2,27 +2,33 @@
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from tardis_machine.journal import segment
+from tardis_machine.journal import durable, segment
 from tardis_machine.journal.cursor import Cursor, CursorState, read_state
+
+_log = logging.getLogger(__name__)
 
 _LOCK: Final = "lock"
 _META: Final = "log.json"
+_VERSION: Final = 1
 
 
 class Meta(msgspec.Struct):
-    """Who writes a log, and for which buses."""
+    """Who writes a log, and for which buses: each with where it goes, if that is known."""
 
     producer_id: str
     buses: list[str]
     pid: int
-    version: int = 1
+    version: int = _VERSION
+    destinations: dict[str, str] = {}
 
 
 class End(NamedTuple):
@@ -40,13 +46,62 @@ class Log:
         self.path = path
         self.name = path.name
         self._meta: Meta | None = None
+        self._meta_torn = False
         self._finished = False
         self._end = End(-1, 0, 0)
 
-    def meta(self) -> Meta:
-        if self._meta is None:
-            self._meta = msgspec.json.decode((self.path / _META).read_bytes(), type=Meta)
+    def meta(self) -> Meta | None:
+        """Tell whose log it is; None if that cannot be read."""
+        if self._meta is None and not self._meta_torn:
+            path = self.path / _META
+            try:
+                self._meta = msgspec.json.decode(path.read_bytes(), type=Meta)
+            except FileNotFoundError:
+                return None
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._meta_torn = True
+                _log.error(
+                    "log does not say whose it is, every bus gets it",
+                    extra={"path": str(path), "error": str(error)},
+                )
         return self._meta
+
+    def buses(self, configured: Iterable[str] = ()) -> list[str]:
+        """Name the buses that the log was written for; those configured if nobody knows."""
+        meta = self.meta()
+        return list(configured) if meta is None else meta.buses
+
+    def destination(self, bus: str) -> str:
+        """Tell where a bus was to take this log; empty if that is not known."""
+        meta = self.meta()
+        return "" if meta is None else meta.destinations.get(bus, "")
+
+    def rebind(self, destinations: Mapping[str, str]) -> None:
+        """Write the log over to these destinations, and to no other bus than these."""
+        meta = self.meta()
+        if meta is None:
+            return
+        kept = [bus for bus in meta.buses if bus in destinations]
+        known = {bus: where for bus in kept if (where := destinations[bus])}
+        changed = msgspec.structs.replace(meta, buses=kept, destinations=known)
+        durable.replace(self.path / _META, msgspec.json.encode(changed))
+        self._meta = changed
+
+    def readable(self) -> bool:
+        """Tell whether all of it was written by this version of the format."""
+        try:
+            self.check_version()
+        except segment.OtherVersionError:
+            return False
+        return True
+
+    def check_version(self) -> None:
+        """Raise OtherVersionError if any part of it was written by another version's format."""
+        meta = self.meta()
+        if meta is not None and meta.version != _VERSION:
+            raise segment.OtherVersionError(self.path, f"{meta.version:02}")
+        for number in self.listing().segments:
+            segment.first_message(self.path, number)
 
     def finished(self) -> bool:
         """Tell whether the writer is gone; it never comes back."""
@@ -68,6 +123,11 @@ class Log:
     def listing(self) -> segment.Listing:
         return segment.list_log(self.path)
 
+    def sealed(self) -> list[int]:
+        """Name the segments that nobody writes to any more."""
+        numbers = self.listing().segments
+        return numbers if self.finished() else numbers[:-1]
+
     def cursor_path(self, bus: str) -> Path:
         return self.path / f"{bus}.cursor"
 
@@ -76,6 +136,10 @@ class Log:
 
     def cursor_state(self, bus: str) -> CursorState:
         return read_state(self.cursor_path(bus))
+
+    def pending(self, bus: str) -> int:
+        """Count the messages that a bus has yet to pass."""
+        return max(0, self.end().messages - self.cursor_state(bus).seen)
 
     def end(self) -> End:
         """Find the log's end, reading its last segment from where the last call stopped."""
@@ -88,7 +152,7 @@ class Log:
             start, messages = (known.offset, known.messages) if here else (None, None)
             try:
                 found = segment.scan(self.path, number, start, messages)
-            except FileNotFoundError:
+            except (FileNotFoundError, segment.OtherVersionError):
                 continue
             if found.size:
                 known = End(number, found.size, found.end)
@@ -100,13 +164,13 @@ class Log:
         self._end = known
         return known
 
-    def bytes(self) -> int:
-        """Sum up the sizes of the segments."""
-        total = 0
+    def sizes(self) -> dict[int, int]:
+        """Give each segment's size."""
+        found = {}
         for number in self.listing().segments:
             with contextlib.suppress(FileNotFoundError):
-                total += segment.segment_path(self.path, number).stat().st_size
-        return total
+                found[number] = segment.segment_path(self.path, number).stat().st_size
+        return found
 
     def skipped(self, number: int, seen: int) -> int:
         """Count the messages of tombstones at or after a segment that lie behind `seen`."""
@@ -124,28 +188,51 @@ class Log:
         gone = 0
         for number in listing.segments:
             if number < before:
-                segment.segment_path(self.path, number).unlink(missing_ok=True)
+                segment.discard(self.path, number)
                 gone += 1
         for number in listing.tombstones:
             if number < before:
-                segment.tombstone_path(self.path, number).unlink(missing_ok=True)
+                segment.discard_tombstone(self.path, number)
         return gone
 
     def remove(self) -> None:
         """Delete the whole log; a crash on the way leaves nothing that looks like a log."""
+        listing = self.listing()
+        self.collect(max([*listing.segments, *listing.tombstones], default=0) + 1)
+        if self._meta_torn:
+            segment.keep_aside(self.path, self.path / _META)
         gone = self.path.with_name(f".old-{self.name}")
         self.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
+    def set_aside(self) -> Path:
+        """Move the whole log to where nothing is read, bounded or deleted."""
+        kept = segment.aside(self.path.parent) / self.name
+        durable.make_directory(kept.parent)
+        self.path.rename(kept)
+        durable.sync_directory(kept.parent)
+        durable.sync_directory(self.path.parent)
+        return kept
+
+
+def is_log(path: Path) -> bool:
+    """Tell whether a directory is a log, though its description may be lost."""
+    return (path / _LOCK).exists() or (path / _META).exists()
+
 
 def create(directory: Path, name: str, meta: Meta) -> tuple[Path, int]:
     """Make a log's directory and take its lock, before anyone can see it unlocked."""
-    directory.mkdir(parents=True, exist_ok=True)
     hidden = directory / f".new-{name}"
-    hidden.mkdir()
-    (hidden / _META).write_bytes(msgspec.json.encode(meta))
-    fd = os.open(hidden / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    path = directory / name
-    hidden.rename(path)
+    hidden.mkdir(durable.DIRECTORY_MODE)
+    durable.write_synced(hidden / _META, msgspec.json.encode(meta))
+    fd = durable.open_private(hidden / _LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        durable.sync_directory(hidden)
+        path = directory / name
+        hidden.rename(path)
+        durable.sync_directory(directory)
+    except BaseException:
+        os.close(fd)
+        raise
     return path, fd

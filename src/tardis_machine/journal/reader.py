@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from tardis_machine.journal import entry, segment
@@ -14,7 +15,8 @@ _CHUNK_BYTES: Final = 256 * 1024
 class Gap(NamedTuple):
     """Messages that can no longer be read: how many, why, and where reading goes on.
 
-    `first` and `last` name them where that is known; `line` is the first skipped segment's first.
+    No messages mean that nobody knows how many. `first` and `last` name them where that is known;
+    `line` is the first skipped segment's first.
     """
 
     segment: int
@@ -24,6 +26,14 @@ class Gap(NamedTuple):
     first: segment.Message | None
     last: segment.Message | None
     line: bytes
+
+
+class _Resume(NamedTuple):
+    """Where reading goes on: the segment, the messages before it, whether that number is sure."""
+
+    number: int
+    first: int
+    unknown: bool = False
 
 
 class Reader:
@@ -37,6 +47,12 @@ class Reader:
         self.messages = messages
         self._buffer = b""
         self._start = 0
+        self._known = -1
+        self._torn_said = False
+
+    @property
+    def _path(self) -> Path:
+        return segment.segment_path(self.log.path, self.segment)
 
     @property
     def buffered(self) -> int:
@@ -44,7 +60,10 @@ class Reader:
         return len(self._buffer)
 
     def read(self) -> entry.Entry | Gap | None:
-        """Give the next entry or gap; None if there is none, for now or (log finished) for good."""
+        """Give the next entry or gap; None if there is none, for now or (log finished) for good.
+
+        OtherVersionError if what follows was written by another version of the format.
+        """
         while True:
             found = self._next()
             if found is not None:
@@ -55,18 +74,17 @@ class Reader:
             found = self._next()
             if found is not None:
                 return found
-            corrupt = self._behind_corrupt()
-            if corrupt is not None:
-                return corrupt
+            damage = self._behind_damage()
+            if damage is not None:
+                return damage
             resume = self._resume(listing)
             if resume is None:
                 if finished and self.segment in listing.segments:
-                    self._cut()
+                    self._say_torn()
                 return None
-            number, first = resume
-            if first > self.messages:
-                return self._gap(listing, number, first)
-            self._go(number, first)
+            if resume.first > self.messages or resume.unknown:
+                return self._gap(listing, resume.number, resume.first)
+            self._go(resume.number, resume.first)
 
     def _next(self) -> entry.Entry | None:
         """Take an entry from the buffer, refilled if need be; None if no whole one is there."""
@@ -91,12 +109,13 @@ class Reader:
     def _fill(self) -> None:
         self._buffer, self._start = b"", 0
         try:
-            fd = os.open(
-                segment.segment_path(self.log.path, self.segment), os.O_RDONLY | os.O_CLOEXEC
-            )
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
+            if self._known != self.segment:
+                segment.parse_header(self._path, os.pread(fd, segment.HEADER_BYTES, 0))
+                self._known = self.segment
             self._buffer = os.pread(fd, _CHUNK_BYTES, self.offset)
             size = entry.size_at(self._buffer, 0)
             # A torn header may claim any size: nothing is allocated that the file does not hold.
@@ -105,33 +124,42 @@ class Reader:
         finally:
             os.close(fd)
 
-    def _behind_corrupt(self) -> Gap | None:
-        """Pass a single entry that fails its checksum, if a sound one follows it."""
+    def _behind_damage(self) -> Gap | None:
+        """Pass what cannot be read, if sound entries follow it in the same segment."""
         try:
             with segment.open_mapped(self.log.path, self.segment) as content:
-                found = entry.heading_at(content, self.offset)
                 # Sound by now: the writer was just at it when it was read.
-                if found is None or entry.sound_at(content, self.offset) is not None:
+                if entry.sound_at(content, self.offset) is not None:
                     return None
-                if entry.sound_at(content, found.end) is None:
-                    return None
+                version = entry.other_version_at(content, self.offset)
+                if version is not None:
+                    raise segment.OtherVersionError(self._path, f"{version:02}")
+                found = entry.damage_at(content, self.offset)
         except (FileNotFoundError, ValueError):
             return None
-        self._log_corrupt(found.messages)
+        if found is None:
+            return None
+        count = found.messages or 0
+        self._report_damage(count)
         self.offset = found.end
-        self.messages += found.messages
-        return Gap(self.segment, self.offset, found.messages, "corrupt", None, None, b"")
+        self.messages += count
+        return Gap(self.segment, self.offset, count, "corrupt", None, None, b"")
 
-    def _resume(self, listing: segment.Listing) -> tuple[int, int] | None:
+    def _resume(self, listing: segment.Listing) -> "_Resume | None":
         """Find the next segment that can be read, and how many messages lie before it."""
         for number in listing.segments:
             if number > self.segment:
                 first = segment.first_message(self.log.path, number)
+                if first is None and segment.has_entries(self.log.path, number):
+                    first = self.messages  # its header is torn: as if nothing were missing
                 if first is not None:
-                    return number, first
+                    return _Resume(number, first)
         stones = [n for n in listing.tombstones if n >= self.segment]
-        ends = [s.end for n in stones if (s := segment.read_tombstone(self.log.path, n))]
-        return (stones[-1] + 1, max(*ends, self.messages)) if ends else None
+        if not stones:
+            return None
+        found = [segment.read_tombstone(self.log.path, n) for n in stones]
+        ends = [stone.end for stone in found if stone is not None]
+        return _Resume(stones[-1] + 1, max([*ends, self.messages]), unknown=None in found)
 
     def _go(self, number: int, messages: int) -> None:
         self.segment, self.offset, self.messages = number, segment.HEADER_BYTES, messages
@@ -142,7 +170,7 @@ class Reader:
         count = first - self.messages
         reason = "corrupt" if self.segment in listing.segments else "skipped"
         if reason == "corrupt":
-            self._log_corrupt(count)
+            self._report_damage(count)
         stones = [
             stone
             for n in listing.tombstones
@@ -156,31 +184,31 @@ class Reader:
         self._go(number, first)
         return Gap(number, self.offset, count, reason, begin, end, line)
 
-    def _cut(self) -> None:
-        """Cut off what follows the last whole entry of a log whose writer is gone."""
-        path = segment.segment_path(self.log.path, self.segment)
+    def _say_torn(self) -> None:
+        """Say, once, that the last entry of a log whose writer is gone was never written whole."""
         try:
-            size = path.stat().st_size
-            if size > self.offset:
-                _log.warning(
-                    "torn tail cut",
-                    extra={
-                        "segment": str(path),
-                        "offset": self.offset,
-                        "bytes": size - self.offset,
-                    },
-                )
-                os.truncate(path, self.offset)
+            size = self._path.stat().st_size
         except FileNotFoundError:
-            pass
+            return
+        if size > self.offset and not self._torn_said:
+            self._torn_said = True
+            _log.warning(
+                "torn tail left out",
+                extra={
+                    "segment": str(self._path),
+                    "offset": self.offset,
+                    "bytes": size - self.offset,
+                },
+            )
 
-    def _log_corrupt(self, count: int) -> None:
+    def _report_damage(self, count: int) -> None:
+        segment.mark_damaged(self.log.path, self.segment)
         _log.error(
             "journal corrupt, messages skipped",
             extra={
                 "log": str(self.log.path),
                 "segment": self.segment,
                 "offset": self.offset,
-                "messages": count,
+                "messages": count or "unknown",
             },
         )

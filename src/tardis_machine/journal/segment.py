@@ -1,22 +1,42 @@
 """Segments of a log: their names, their headers, and what remains of one that was skipped."""
 
+import contextlib
 import errno
+import logging
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 from isal import isal_zlib
 
-from tardis_machine.journal import entry
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.journal import durable, entry
 
-_MAGIC: Final = b"TMJRNL01"
-_HEADER: Final = struct.Struct("<8sQQI")
+_log = logging.getLogger(__name__)
+
+_MAGIC: Final = b"TMJRNL"
+_FORMAT: Final = b"01"
+_HEADER: Final = struct.Struct("<6s2sQQI")
 HEADER_BYTES: Final = _HEADER.size
 _DIGITS: Final = 12
+_ASIDE: Final = "aside"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class OtherVersionError(TardisMachineError):
+    """A segment of another version of the journal's format: its own version can read it."""
+
+    def __init__(self, path: Path, version: str) -> None:
+        self.path = path
+        self.version = version
+        super().__init__(
+            f"{path} is of journal format {version}, this is {_FORMAT.decode()}: "
+            "the version of tardis-machine that wrote it can deliver it"
+        )
 
 
 class Listing(NamedTuple):
@@ -68,6 +88,15 @@ def tombstone_path(log: Path, number: int) -> Path:
     return log / f"{number:0{_DIGITS}}.skip"
 
 
+def _damaged_path(log: Path, number: int) -> Path:
+    return log / f"{number:0{_DIGITS}}.damaged"
+
+
+def aside(directory: Path) -> Path:
+    """Name where a journal keeps what it cannot read."""
+    return directory / _ASIDE
+
+
 def list_log(log: Path) -> Listing:
     segments, tombstones = [], []
     try:
@@ -76,6 +105,8 @@ def list_log(log: Path) -> Listing:
         names = []
     for name in names:
         stem, _, kind = name.partition(".")
+        if not stem.isdecimal():
+            continue
         if kind == "seg":
             segments.append(int(stem))
         elif kind == "skip":
@@ -86,14 +117,16 @@ def list_log(log: Path) -> Listing:
 def segment_header(number: int, first: int) -> bytes:
     """Make the header of a segment before which the log held `first` messages."""
     checksum = isal_zlib.crc32(struct.pack("<QQ", number, first))
-    return _HEADER.pack(_MAGIC, number, first, checksum)
+    return _HEADER.pack(_MAGIC, _FORMAT, number, first, checksum)
 
 
-def parse_header(data: bytes) -> int | None:
+def parse_header(path: Path, data: bytes) -> int | None:
     """Give the number of messages before the segment; None for a header that is torn."""
     if len(data) < HEADER_BYTES:
         return None
-    magic, number, first, checksum = _HEADER.unpack_from(data)
+    magic, version, number, first, checksum = _HEADER.unpack_from(data)
+    if magic == _MAGIC and version != _FORMAT and version.isdigit():
+        raise OtherVersionError(path, version.decode())
     if magic != _MAGIC or checksum != isal_zlib.crc32(struct.pack("<QQ", number, first)):
         return None
     return int(first)
@@ -101,18 +134,29 @@ def parse_header(data: bytes) -> int | None:
 
 def first_message(log: Path, number: int) -> int | None:
     """Give the number of messages before a segment, from it or its tombstone; None if unknown."""
+    path = segment_path(log, number)
     try:
-        with segment_path(log, number).open("rb") as file:
-            return parse_header(file.read(HEADER_BYTES))
+        with path.open("rb") as file:
+            return parse_header(path, file.read(HEADER_BYTES))
     except FileNotFoundError:
         tombstone = read_tombstone(log, number)
         return None if tombstone is None else tombstone.first
 
 
+def has_entries(log: Path, number: int) -> bool:
+    """Tell whether a segment begins with a sound entry, whatever became of its header."""
+    try:
+        with open_mapped(log, number) as content:
+            return entry.sound_at(content, HEADER_BYTES) is not None
+    except (FileNotFoundError, ValueError):
+        return False
+
+
 def read_tombstone(log: Path, number: int) -> Tombstone | None:
+    """Read a tombstone; None if it is not there, or torn: then the next segment tells the count."""
     try:
         return _tombstone_decoder.decode(tombstone_path(log, number).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 
@@ -133,32 +177,48 @@ class Scan(NamedTuple):
     line: bytes
 
 
-def scan(log: Path, number: int, start: int | None = None, count: int | None = None) -> Scan:
-    """Walk over the entries of a segment, up to the first that is incomplete or corrupt.
+def scan(
+    log: Path,
+    number: int,
+    start: int | None = None,
+    count: int | None = None,
+    look: Callable[[mmap.mmap, int], entry.Heading | None] = entry.sound_at,
+) -> Scan:
+    """Walk over the entries of a segment, up to where no more of them follow.
 
     A segment whose header is not written, or torn, has size 0.
     """
     try:
         with open_mapped(log, number) as content:
-            first = parse_header(content[:HEADER_BYTES])
+            first = parse_header(segment_path(log, number), content[:HEADER_BYTES])
             if first is not None:
-                return _scan(
-                    content, first, start or HEADER_BYTES, first if count is None else count
-                )
+                before = first if count is None else count
+                return _scan(content, first, start or HEADER_BYTES, before, look)
     except ValueError:  # empty
         pass
     return Scan(0, count or 0, 0, [], [], b"")
 
 
-def _scan(content: mmap.mmap, first: int, start: int, count: int) -> Scan:
+def _scan(
+    content: mmap.mmap,
+    first: int,
+    start: int,
+    count: int,
+    look: Callable[[mmap.mmap, int], entry.Heading | None],
+) -> Scan:
     provenances: dict[bytes, int] = {}
     runs: list[tuple[int, int, int]] = []
     line = b""
     offset = start
     while True:
-        found = entry.sound_at(content, offset)
+        found = look(content, offset)
         if found is None:
-            break
+            damage = entry.damage_at(content, offset)
+            if damage is None:
+                break
+            count += damage.messages or 0
+            offset = damage.end
+            continue
         index = provenances.setdefault(found.provenance, len(provenances))
         last = runs[-1] if runs else None
         if last is None or last[1] != index or last[2] + count - last[0] != found.position:
@@ -171,24 +231,60 @@ def _scan(content: mmap.mmap, first: int, start: int, count: int) -> Scan:
 
 
 def bury(log: Path, number: int) -> None:
-    """Replace a segment by its tombstone; whoever reads meets the one or the other."""
+    """Replace a segment by its tombstone; whoever reads meets the one or the other.
+
+    OtherVersionError for one that this version cannot read, and so must not give up.
+    """
     try:
-        found = scan(log, number)
+        # By headers alone: reading 64 MiB takes longer than whoever needs the room should wait.
+        found = scan(log, number, look=entry.likely_at)
     except FileNotFoundError:
         return
     if found.size == 0:  # not even its header was written
-        segment_path(log, number).unlink(missing_ok=True)
+        discard(log, number)
         return
     tombstone = Tombstone(found.first, found.end, found.provenances, found.runs, found.line)
+    data = msgspec.msgpack.encode(tombstone)
     path = tombstone_path(log, number)
-    partial = path.with_suffix(".tmp")
     try:
-        partial.write_bytes(msgspec.msgpack.encode(tombstone))
+        durable.replace(path, data)
     except OSError as error:
         if error.errno not in FULL:
             raise
         # no room even for the tombstone: the segment makes it; a crash here costs only the names
-        segment_path(log, number).unlink(missing_ok=True)
-        partial.write_bytes(msgspec.msgpack.encode(tombstone))
-    partial.replace(path)
-    segment_path(log, number).unlink(missing_ok=True)
+        discard(log, number)
+        durable.replace(path, data)
+    discard(log, number)
+
+
+def mark_damaged(log: Path, number: int) -> None:
+    """Remember that a segment could not be read whole: it is not deleted but kept aside."""
+    with contextlib.suppress(OSError):  # a full disk: what was said must do
+        durable.write_synced(_damaged_path(log, number), b"")
+
+
+def keep_aside(log: Path, path: Path) -> None:
+    """Move a file that cannot be read to where somebody may look at it."""
+    kept = aside(log.parent) / f"{log.name}-{path.name}"
+    durable.make_directory(kept.parent)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(kept)
+        _log.warning("kept aside, it cannot be read", extra={"path": str(kept)})
+
+
+def discard(log: Path, number: int) -> None:
+    """Delete a segment; what is damaged is kept aside."""
+    path = segment_path(log, number)
+    marker = _damaged_path(log, number)
+    if marker.exists():
+        keep_aside(log, path)
+        marker.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def discard_tombstone(log: Path, number: int) -> None:
+    """Delete a tombstone; what is torn is kept aside."""
+    path = tombstone_path(log, number)
+    if read_tombstone(log, number) is None:
+        keep_aside(log, path)
+    path.unlink(missing_ok=True)

@@ -3,63 +3,92 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tardis_machine.journal import segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.log import Log
 
 _log = logging.getLogger(__name__)
-_LOOK_EVERY_S: Final = 0.02
+
+LARGEST_SEGMENT: Final = 64 << 20
+_SEGMENTS_AT_LEAST: Final = 16
+_LARGEST_GRAIN: Final = 4 << 20
+_GRAINS_AT_LEAST: Final = 256
+
+
+class Usage(NamedTuple):
+    """How full a journal is: bytes in all, whether any of them is a message, writers that live."""
+
+    bytes: int
+    empty: bool
+    writers: int
 
 
 class Space:
-    """Watches one journal directory for the server that writes into it."""
+    """Watches one journal directory for a server that writes into it, beside others.
+
+    Every writer may write a *grain* without asking. Whoever asks for more measures the directory
+    under a lock, and counts a grain for each of the others: so all of them together stay within
+    the bound, and most appends cost nothing.
+    """
 
     def __init__(
         self,
-        directory: Path,
+        directory: Directory,
         buses: Sequence[str],
         *,
         max_bytes: int,
         stall_s: float,
+        segment_bytes: int = LARGEST_SEGMENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_bytes = max_bytes
-        self.own: Path | None = None
-        self._directory = Directory(directory)
+        self.used = 0
+        self._largest_segment = segment_bytes
+        self._grain = min(_LARGEST_GRAIN, max_bytes // _GRAINS_AT_LEAST)
+        self._free = 0
+        self._directory = directory
         self._buses = tuple(buses)
         self._stall_s = stall_s
         self._clock = clock
-        self._used = self._directory.bytes()
-        self._looked = clock()
         self._full_since: float | None = None
-        self._moved: dict[str, tuple[object, float]] = {}
+        self._moved: dict[str, tuple[dict[str, tuple[int, int]], float]] = {}
         self._stalled: set[str] = set()
+        self.measure()
 
-    @property
-    def used(self) -> int:
-        return self._used
+    def measure(self) -> Usage:
+        """Look at the directory: publishers delete segments, other servers write them."""
+        total = messages = writers = 0
+        for log in self._directory.logs():
+            writers += not log.finished()
+            for size in log.sizes().values():
+                total += size
+                messages += max(0, size - segment.HEADER_BYTES)
+        self.used = total
+        share = self.max_bytes // (_SEGMENTS_AT_LEAST * max(1, writers))
+        self.segment_bytes = max(1, min(self._largest_segment, share))
+        return Usage(total, messages == 0, writers)
 
-    def measure(self) -> int:
-        """Look at the directory, at most every 20 ms."""
-        self._look()
-        return self._used
+    def take(self, size: int, write: Callable[[], bool]) -> bool:
+        """Write so many bytes if they fit; False if they do not, or if `write` says so."""
+        if size <= self._free:
+            written = write()
+        else:
+            with self._directory.space():
+                written = self._fits(size) and write()
+        if written:
+            self.used += size
+            self._free -= size
+            self._full_since = None
+        else:
+            self.full()
+        return written
 
-    def add(self, size: int) -> None:
-        self._used += size
-
-    def fits(self, size: int) -> bool:
-        """Tell whether so many bytes more stay within the bound; an empty journal takes any."""
-        if self._used + size > self.max_bytes:
-            self._look()
-        return self._used + size <= self.max_bytes or self._used == 0
-
-    def written(self, size: int) -> None:
-        """Note that an entry did fit."""
-        self._used += size
-        self._full_since = None
+    def has_room(self, size: int) -> bool:
+        """Tell whether so many bytes would fit; an empty journal takes any."""
+        usage = self.measure()
+        return usage.empty or self._limit(usage) >= usage.bytes + size
 
     def full(self) -> None:
         """Note that an entry did not fit, by the bound or by the disk: the stall clock runs."""
@@ -72,16 +101,14 @@ class Space:
         A bus that needs none of the segments that could be deleted is not to blame.
         """
         now = self._clock()
-        logs = [(log, self._sealed(log)) for log in self._directory.logs()]
+        logs = [(log, log.sealed()) for log in self._directory.logs()]
         for bus in self._buses:
-            states = [(log.name, log.cursor_state(bus).place) for log, _ in logs]
-            behind = any(
-                sealed and place[0] <= sealed[-1]
-                for (_, sealed), (_, place) in zip(logs, states, strict=True)
-            )
+            owed = [(log, sealed) for log, sealed in logs if bus in log.buses(self._buses)]
+            places = {log.name: log.cursor_state(bus).place for log, _ in owed}
+            behind = any(sealed and _needs(log, bus, sealed[-1]) for log, sealed in owed)
             known = self._moved.get(bus)
-            if known is None or known[0] != states or not behind:
-                self._moved[bus] = (states, now)
+            if known is None or not behind or known[0].items() - places.items():
+                self._moved[bus] = (places, now)
                 if bus in self._stalled:
                     self._stalled.discard(bus)
                     _log.info("bus moves again", extra={"bus": bus})
@@ -98,41 +125,55 @@ class Space:
         return frozenset(self._stalled)
 
     def skip_oldest(self, *, forced: bool) -> bool:
-        """Give up the oldest segment, if only stalled buses (or, forced, any) still need it.
+        """Give up the oldest segment that only stalled buses (or, forced, any) still need.
 
-        Logs of other living servers are theirs to shorten. False if nothing may go.
+        A bus that is not configured any more holds nobody up: it is stalled by nature. The logs
+        of other servers are as good as one's own. False if nothing may go.
         """
         stalled = self.stalled()
-        for log in self._directory.logs():
-            numbers = self._sealed(log)
-            if not numbers:
-                continue
-            oldest = numbers[0]
-            buses = {*self._buses, *log.meta().buses}
-            behind = {bus for bus in buses if log.cursor_state(bus).segment <= oldest}
-            if not forced and not behind <= stalled:
-                return False
-            if behind:
-                segment.bury(log.path, oldest)
-                _log.warning(
-                    "segment skipped",
-                    extra={"segment": oldest, "log": log.name, "buses": ",".join(sorted(behind))},
-                )
-            else:
-                segment.segment_path(log.path, oldest).unlink(missing_ok=True)
-            self._used = self._directory.bytes()
-            return True
+        with self._directory.space():
+            for log in self._directory.logs():
+                numbers = log.sealed() if log.readable() else []
+                if numbers and self._skip(log, numbers[0], None if forced else stalled):
+                    self.measure()
+                    return True
         return False
 
-    def _sealed(self, log: Log) -> list[int]:
-        """Give the segments of a log that nobody writes to and this server may delete."""
-        if log.path == self.own:
-            return log.listing().segments[:-1]
-        return log.listing().segments if log.finished() else []
+    def _skip(self, log: Log, number: int, stalled: frozenset[str] | None) -> bool:
+        """Give up a segment, unless a bus that is not among the stalled still needs it."""
+        behind = {bus for bus in log.buses(self._buses) if _needs(log, bus, number)}
+        if stalled is not None and behind & set(self._buses) - stalled:
+            return False
+        if not behind:
+            segment.discard(log.path, number)
+        else:
+            segment.bury(log.path, number)
+            _log.warning(
+                "segment skipped",
+                extra={"segment": number, "log": log.name, "buses": ",".join(sorted(behind))},
+            )
+        return True
 
-    def _look(self) -> None:
-        """Measure anew, at most every 20 ms: the publisher may have deleted segments."""
-        now = self._clock()
-        if now - self._looked >= _LOOK_EVERY_S:
-            self._used = self._directory.bytes()
-            self._looked = now
+    def _fits(self, size: int) -> bool:
+        """Ask for this much and a grain for later; the space must be held."""
+        usage = self.measure()
+        limit = self._limit(usage)
+        needed = usage.bytes + size
+        if needed > limit and not usage.empty:
+            self._free = 0
+            return False
+        self._free = size + (self._grain if needed + self._grain <= limit else 0)
+        return True
+
+    def _limit(self, usage: Usage) -> int:
+        return self.max_bytes - self._grain * max(0, usage.writers - 1)
+
+
+def _needs(log: Log, bus: str, number: int) -> bool:
+    """Tell whether a bus has yet to read any of a segment that nobody writes to."""
+    state = log.cursor_state(bus)
+    if state.segment != number:
+        return state.segment < number
+    if log.finished():
+        return state.seen < log.end().messages
+    return state.offset < log.sizes().get(number, 0)

@@ -6,18 +6,15 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import entry, log, segment
-from tardis_machine.journal.space import Space
+from tardis_machine.journal import durable, entry, log, segment
+from tardis_machine.journal.directory import Directory
+from tardis_machine.journal.space import LARGEST_SEGMENT, Space
 
 _log = logging.getLogger(__name__)
-_LARGEST_SEGMENT: Final = 64 * 1024 * 1024
-_SEGMENTS_AT_LEAST: Final = 16
 
 
 class JournalFullError(TardisMachineError):
@@ -44,43 +41,63 @@ class Writer:
         buses: Sequence[str],
         *,
         max_bytes: int,
+        destinations: Mapping[str, str] | None = None,
+        adopt: bool = False,
         stall_s: float = 60.0,
         fsync: float | None = 0.5,
+        segment_bytes: int = LARGEST_SEGMENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start a log. `fsync`: seconds between syncs, 0 for every append, None for never."""
-        self.space = Space(directory, buses, max_bytes=max_bytes, stall_s=stall_s, clock=clock)
+        """Start a log, for buses that go to these destinations.
+
+        `fsync`: seconds between syncs, 0 for every append, None for never. Raises BoundError if
+        the directory belongs to another configuration.
+        """
+        journal = Directory(directory)
+        known = dict(destinations or {})
+        meta = log.Meta(producer_id, list(buses), os.getpid(), destinations=known)
+        with journal.entrance():
+            journal.bind({bus: known.get(bus, "") for bus in buses}, adopt=adopt)
+            name = journal.next_log(secrets.token_hex(4))
+            self.path, self._lock = log.create(directory, name, meta)
+        self.space = Space(
+            journal,
+            buses,
+            max_bytes=max_bytes,
+            stall_s=stall_s,
+            segment_bytes=segment_bytes,
+            clock=clock,
+        )
         self.messages = 0
-        self.segment_bytes = max(1, min(_LARGEST_SEGMENT, max_bytes // _SEGMENTS_AT_LEAST))
-        meta = log.Meta(producer_id=producer_id, buses=list(buses), pid=os.getpid())
-        now = datetime.now(UTC)
-        name = f"{now:%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
-        self.path, self._lock = log.create(directory, name, meta)
-        self.space.own = self.path
         self._fsync = fsync
         self._number = -1
         self._fd = -1
         self._size = 0
         self._refused = 0
         self._disk_full = False
-        self._rotate()
-        self._syncer = _Syncer(fsync) if fsync else None
+        try:
+            self._rotate()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._syncer = _Syncer(self.path, fsync) if fsync else None
 
     def append(
         self, provenance: bytes, data: bytes, count: int, position: int, *, hidden: bool = False
     ) -> bool:
         """Write one entry; False if it does not fit."""
         size = entry.HEADER_BYTES + len(provenance) + len(data)
-        if not self.space.fits(size):
-            self._refused = size
-            self.space.full()
-            return False
-        over = self._size + size > self.segment_bytes and self._size > segment.HEADER_BYTES
-        if over and not self._rotate():
-            return False
-        now = time.time_ns() // 1000
-        head = entry.header(provenance, data, count, position, now, hidden=hidden)
-        if not self._write((head, provenance, data), size):
+
+        def write() -> bool:
+            over = self._size + size > self.space.segment_bytes
+            if over and self._size > segment.HEADER_BYTES and not self._rotate():
+                return False
+            now = time.time_ns() // 1000
+            head = entry.header(provenance, data, count, position, now, hidden=hidden)
+            return self._write((head, provenance, data), size)
+
+        if not self.space.take(size + segment.HEADER_BYTES, write):
+            self._refused = size + segment.HEADER_BYTES
             return False
         self.messages += count
         if self._fsync is not None:
@@ -92,7 +109,7 @@ class Writer:
 
     def has_room(self) -> bool:
         """Tell whether what was refused last would fit now."""
-        return not self._disk_full and self.space.fits(self._refused)
+        return not self._disk_full and self.space.has_room(self._refused)
 
     def make_room(self, *, forced: bool) -> bool:
         """Give up the oldest segment at the expense of stalled buses, or of the furthest behind."""
@@ -118,10 +135,8 @@ class Writer:
         path = segment.segment_path(self.path, number)
         fd = -1
         try:
-            fd = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
-            os.write(fd, segment.segment_header(number, self.messages))
+            fd = durable.open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            durable.write_all(fd, segment.segment_header(number, self.messages))
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
@@ -129,7 +144,6 @@ class Writer:
             if error.errno not in segment.FULL or number == 0:
                 raise
             self._disk_full = True
-            self.space.full()
             return False
         if self._fd >= 0:
             if self._fsync is None:
@@ -139,8 +153,9 @@ class Writer:
                 os.close(self._fd)
             else:
                 self._syncer.retire(self._fd)
+        if self._fsync == 0 or (number == 0 and self._fsync is not None):
+            durable.sync_directory(self.path)
         self._fd, self._number, self._size = fd, number, segment.HEADER_BYTES
-        self.space.add(segment.HEADER_BYTES)
         return True
 
     def _write(self, parts: tuple[bytes, ...], size: int) -> bool:
@@ -148,18 +163,14 @@ class Writer:
         try:
             written = os.writev(self._fd, parts)
             if written != size:
-                rest = b"".join(parts)
-                while written < size:
-                    written += os.write(self._fd, rest[written:])
+                durable.write_all(self._fd, b"".join(parts)[written:])
         except OSError as error:
             os.ftruncate(self._fd, self._size)
             if error.errno not in segment.FULL:
                 raise
             self._disk_full = True
-            self.space.full()
             return False
         self._size += size
-        self.space.written(size)
         self._disk_full = False
         return True
 
@@ -167,7 +178,8 @@ class Writer:
 class _Syncer:
     """A thread that syncs what was written since the last time, and closes retired segments."""
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, path: Path, interval_s: float) -> None:
+        self._path = path
         self._interval_s = interval_s
         self._current: int | None = None
         self._retired: list[int] = []
@@ -207,3 +219,8 @@ class _Syncer:
             finally:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+        if retired:  # and so a segment was begun, whose name counts as much
+            try:
+                durable.sync_directory(self._path)
+            except OSError as error:
+                _log.exception("journal could not be synced", extra={"error": error.strerror})

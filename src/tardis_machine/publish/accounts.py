@@ -46,6 +46,11 @@ class Account(msgspec.Struct):
         self.dead_lettered += state.dead_lettered
         self.dropped += state.dropped + skipped
 
+    def merge(self, other: "Account") -> None:
+        """Add another account's counts."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def counts(self) -> dict[str, int]:
         """Give every count by name, the sums included."""
         return {
@@ -96,23 +101,31 @@ class Statistics(msgspec.Struct):
 
 
 class BusSnapshot(msgspec.Struct):
-    """One bus at one moment."""
+    """One bus at one moment; `ended` are the books of the logs whose writers are gone."""
 
     account: Account
+    ended: Account
     statistics: Statistics
     journal_bytes: int = 0
+    dead_letter_bytes: int = 0
 
 
 class Snapshot(msgspec.Struct):
-    """All buses at one moment; `final` is a publisher's last word, `standby` another's work."""
+    """All buses at one moment, by a clock that all processes share.
+
+    `final` is a publisher's last word, `standby` what another one says that is at work.
+    """
 
     buses: dict[str, BusSnapshot]
+    at: float
+    aside_bytes: int = 0
     final: bool = False
     standby: bool = False
 
     @property
-    def pending(self) -> int:
-        return sum(bus.account.pending for bus in self.buses.values())
+    def left(self) -> int:
+        """Count what servers that are gone have left undelivered."""
+        return sum(bus.ended.pending for bus in self.buses.values())
 
 
 class BusReport(NamedTuple):

@@ -40,7 +40,7 @@ class JournalConfig(
     Section,
     section="journal",
     title="Journal",
-    note="used only while a bus is on; one directory per set of buses",
+    note="used only while a bus is on; one directory per set of buses and destinations",
 ):
     """Where messages wait for the buses, and how many."""
 
@@ -70,6 +70,12 @@ class JournalConfig(
         "pace",
         choices=("pace", "drop", "error"),
         help="slow replays down, skip the oldest, or end the response",
+    )
+
+    adopt: bool = setting(
+        False,
+        help="take over what is left of another configuration: buses of the same name get it, "
+        "what was for others is given up",
     )
 
     @property

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tardis_machine.bronze import Context, Rejected
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import Entry, Gap, Log
+from tardis_machine.journal import Entry, Gap, Log, OtherVersionError
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.buses.base import EventBus
@@ -121,6 +121,11 @@ class Delivery:
         track = self._tracks.get(log.name)
         return track is not None and track.drained
 
+    def unreadable(self, log: Log) -> OtherVersionError | None:
+        """Tell why a log cannot be read any further."""
+        track = self._tracks.get(log.name)
+        return None if track is None else track.unreadable
+
     def reached(self, log: Log, otherwise: tuple[int, int]) -> tuple[int, int]:
         """Tell how far a log has been read: the segment, and the messages before that place."""
         track = self._tracks.get(log.name)
@@ -202,7 +207,11 @@ class Delivery:
             if not self._wait_for_room():
                 return True
             finished = track.log.finished()
-            found = track.reader.read()
+            try:
+                found = track.reader.read()
+            except OtherVersionError as error:
+                track.unreadable, track.exhausted = error, finished
+                return turn > 0
             if found is None:
                 track.exhausted = finished
                 return turn > 0

@@ -90,10 +90,11 @@ class Encoding:
     def announce(self, bus: str, gap: Gap) -> tuple[Context, bytes, int]:
         """Word the ControlError that tells a bus's consumers what they will never get."""
         exchange, local = _line_of(gap)
+        count = gap.messages or "some"
         message = ErrorMessage(
             exchange=exchange,
             local_timestamp=local,
-            details=f"{gap.messages} messages were not published to {bus}: {_extent(gap)}",
+            details=f"{count} messages were not published to {bus}: {_extent(gap)}",
             sub_sequent_errors_count=0,
         )
         provenance = gap.first.provenance if gap.first else encode_provenance(Provenance(""))

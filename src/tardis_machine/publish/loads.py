@@ -5,7 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tardis_machine.bronze import Context
-from tardis_machine.journal import Cursor, CursorState, Entry, Gap, Log, Reader
+from tardis_machine.journal import (
+    Cursor,
+    CursorState,
+    Entry,
+    Gap,
+    Log,
+    OtherVersionError,
+    Reader,
+)
 from tardis_machine.publish.record import Record
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ class Track:
         self.reader = Reader(log, state.segment, state.offset, state.seen)
         self.loads: deque[Load] = deque()
         self.exhausted = False
+        self.unreadable: OtherVersionError | None = None
 
     @property
     def drained(self) -> bool:

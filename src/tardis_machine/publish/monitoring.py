@@ -34,7 +34,9 @@ class State(NamedTuple):
 
     snapshot: Snapshot | None
     stalled: frozenset[str]
+    buses: tuple[str, ...]
     running: bool
+    reporting: bool
     restarts: int
     journal_bytes: int
     journal_max_bytes: int
@@ -66,8 +68,28 @@ class PublishingCollector(Collector):
             "Messages of live or dropping flows that not even an emptied journal had room for.",
             value=state.lost,
         )
+        yield _healthy(state)
         if state.snapshot is not None:
+            yield _gauge(
+                "journal_aside_bytes",
+                "Bytes of the journal that cannot be read and are kept.",
+                state.snapshot.aside_bytes,
+            )
             yield from _of_buses(state.snapshot, state.stalled)
+
+
+def _healthy(state: State) -> Metric:
+    """Tell of every bus whether it is healthy; none is that nobody hears of."""
+    gauge = GaugeMetricFamily(
+        _PREFIX + "bus_healthy",
+        "0 after too many failures in a row, or while the publisher does not report.",
+        labels=("bus",),
+    )
+    for name in state.buses:
+        bus = None if state.snapshot is None else state.snapshot.buses.get(name)
+        healthy = state.reporting and (bus is None or bus.statistics.healthy)
+        gauge.add_metric((name,), int(healthy))
+    return gauge
 
 
 def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
@@ -86,8 +108,8 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
     behind = GaugeMetricFamily(
         _PREFIX + "journal_bytes", "Bytes of the journal the bus has yet to pass.", labels=("bus",)
     )
-    healthy = GaugeMetricFamily(
-        _PREFIX + "bus_healthy", "0 after too many failures in a row.", labels=("bus",)
+    letters = GaugeMetricFamily(
+        _PREFIX + "dead_letter_bytes", "Size of the bus's dead letters.", labels=("bus",)
     )
     stuck = GaugeMetricFamily(
         _PREFIX + "bus_stalled", "1 while a full journal skips the bus ahead.", labels=("bus",)
@@ -99,11 +121,11 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
     for label, bus in snapshot.buses.items():
         retried.add_metric((label,), bus.statistics.retried)
         behind.add_metric((label,), bus.journal_bytes)
-        healthy.add_metric((label,), int(bus.statistics.healthy))
+        letters.add_metric((label,), bus.dead_letter_bytes)
         stuck.add_metric((label,), int(label in stalled))
         batches.add_metric((label,), _buckets(bus.statistics.batches), bus.statistics.batches.total)
         latency.add_metric((label,), _buckets(bus.statistics.latency), bus.statistics.latency.total)
-    yield from (retried, behind, healthy, stuck, batches, latency)
+    yield from (retried, behind, letters, stuck, batches, latency)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

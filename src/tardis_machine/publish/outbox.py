@@ -6,19 +6,23 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from tardis_machine.bronze import Origin
 from tardis_machine.config import ConfigError, to_dict
-from tardis_machine.journal import JournalFullError, Provenance, Writer
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.journal import BoundError, Directory, JournalFullError, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.segment import aside
 from tardis_machine.log import JsonFormatter, Throttle
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.accounts import Account, BusReport, DrainReport, Snapshot
+from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.monitoring import PublishingCollector, State
-from tardis_machine.publish.process import Settings
+from tardis_machine.publish.process import SILENT_S, Settings
 from tardis_machine.publish.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -27,6 +31,14 @@ _LIVE: Final = "ws-stream"
 _SHORTEST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
+
+
+class PublisherStartError(TardisMachineError):
+    """The publisher's process could not be started."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the publisher cannot be started: {reason}")
 
 
 class Outbox:
@@ -49,6 +61,7 @@ class Outbox:
         self._snapshot: Snapshot | None = None
         self._stalled: frozenset[str] = frozenset()
         self._looked_at = 0.0
+        self._heard_at = 0.0
         self.producer_id = publish.producer_id or f"{socket.gethostname()}-{os.getpid()}"
         self.stopped = False
         self.lost = 0
@@ -68,15 +81,20 @@ class Outbox:
     async def start(self) -> None:
         """Open a log and start the publisher."""
         path = self._journal.path
+        self._refuse_full_aside(path)
         try:
             self._writer = Writer(
                 path,
                 self.producer_id,
                 list(self._buses),
                 max_bytes=self._journal.max_bytes,
+                destinations=destinations(self._buses),
+                adopt=self._journal.adopt,
                 stall_s=self._journal.stall_s,
                 fsync=self._journal.fsync_s,
             )
+        except BoundError as error:
+            raise ConfigError(self._journal.flag("dir"), str(path), error.reason) from error
         except OSError as error:
             raise ConfigError(
                 self._journal.flag("dir"),
@@ -94,7 +112,12 @@ class Outbox:
             debug=root.level == logging.DEBUG,
         )
         self._supervisor = Supervisor(settings, self._take)
-        await self._supervisor.start()
+        self._heard_at = time.monotonic()
+        try:
+            await self._supervisor.start()
+        except OSError as error:
+            self._writer.close()
+            raise PublisherStartError(error.strerror or str(error)) from error
 
     async def stop(self) -> DrainReport:
         """End the log and let the publisher deliver it, within the configured time."""
@@ -109,7 +132,7 @@ class Outbox:
             )
             left = Account(journalled=self.writer.messages)
             return DrainReport([BusReport(bus, left) for bus in self._buses])
-        return DrainReport([BusReport(bus, each.account) for bus, each in snapshot.buses.items()])
+        return DrainReport([BusReport(bus, each.ended) for bus, each in snapshot.buses.items()])
 
     def response(
         self,
@@ -138,9 +161,8 @@ class Outbox:
 
     def unhealthy(self) -> list[str]:
         """Name what keeps publishing from going on, in words for the health check."""
-        found = []
-        if self._supervisor is not None and not self._supervisor.running:
-            found.append("publisher: not running")
+        trouble = self._publisher_trouble()
+        found = [f"publisher: {trouble}"] if trouble else []
         stalled = self._stalled_buses()
         snapshot = self._snapshot
         for name in self._buses:
@@ -149,6 +171,8 @@ class Outbox:
                 found.append(f"{name}: unhealthy")
             elif name in stalled:
                 found.append(f"{name}: stalled")
+        if snapshot is not None and snapshot.aside_bytes:
+            found.append(f"journal: {snapshot.aside_bytes} bytes kept aside, they cannot be read")
         return found
 
     def health(self) -> dict[str, object]:
@@ -168,8 +192,32 @@ class Outbox:
             }
         return {"publisher": trouble.get("publisher", "running"), "buses": buses}
 
+    def _publisher_trouble(self) -> str:
+        """Say why nobody knows how the buses are; empty if the publisher says it."""
+        supervisor = self._supervisor
+        if supervisor is None:
+            return ""
+        if not supervisor.running:
+            return "not running"
+        if not supervisor.back:
+            return "died, and is not back"
+        silent_s = time.monotonic() - self._heard_at
+        return f"silent for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+
+    def _refuse_full_aside(self, path: Path) -> None:
+        """Refuse to add to what is kept aside without an end: somebody has to look at it."""
+        kept = Directory(path).aside_bytes()
+        if kept >= self._journal.max_bytes:
+            raise ConfigError(
+                self._journal.flag("dir"),
+                str(path),
+                f"{kept} bytes are kept aside in {aside(path)}, as much as --journal-max-bytes; "
+                "expected somebody to look at them and move them away",
+            )
+
     def _take(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._heard_at = time.monotonic()
 
     def _stalled_buses(self) -> frozenset[str]:
         """Look at most once a second: it reads every cursor."""
@@ -184,9 +232,11 @@ class Outbox:
         return State(
             snapshot=self._snapshot,
             stalled=self._stalled_buses(),
+            buses=tuple(self._buses),
             running=supervisor is not None and supervisor.running,
+            reporting=not self._publisher_trouble(),
             restarts=0 if supervisor is None else supervisor.restarts,
-            journal_bytes=0 if writer is None else writer.space.measure(),
+            journal_bytes=0 if writer is None else writer.space.measure().bytes,
             journal_max_bytes=self._journal.max_bytes,
             lost=self.lost,
         )

@@ -2,7 +2,9 @@
 
 The first line of input is the configuration, so that no secret is on a command line. `drain`
 follows when the server stops. The end of input means that the server is gone: then the process
-delivers what is left, and exits, or makes way for the publisher of the next server.
+delivers what is left, and exits, or makes way for the publisher of the next server. A signal to
+stop is for the server, as long as there is one: whoever stops a service stops all its processes
+at once, and what is journalled is still to be delivered.
 """
 
 import contextlib
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _TELL_S: Final = 0.5
 _GRACE_S: Final = 1.0
+SILENT_S: Final = 10.0
+"""How long nobody hears of a publisher before it counts as stuck."""
 
 
 class Settings(msgspec.Struct):
@@ -79,14 +83,14 @@ class Process:
         self._reports = reports
         self._input = _Input()
         self._deadline: float | None = None
-        self._stopping = False
+        self._signalled = False
         self._told_at = 0.0
         buses = {
             name: from_dict(BUSES[name].config_type, given)
             for name, given in settings.buses.items()
         }
-        config = from_dict(PublishConfig, settings.publish)
-        self._publisher = Publisher(buses, self._directory, config)
+        self._config = from_dict(PublishConfig, settings.publish)
+        self._publisher = Publisher(buses, self._directory, self._config, self._tell)
 
     def run(self) -> int:
         """Publish until drained, told to stop, or not needed any more."""
@@ -94,22 +98,25 @@ class Process:
         signal.signal(signal.SIGTERM, self._on_term)
         if self._take_lock():
             self._publisher.start()
-            while self._deadline is None and not self._stopping and not self._may_leave():
+            while self._deadline is None and not self._may_leave():
                 self._listen()
                 self._publisher.tick()
-                self._tell()
+                self._tell_sometimes()
             if self._deadline is not None:
                 self._publisher.drain(self._deadline)
             self._publisher.stop(max(self._deadline or 0.0, time.monotonic() + _GRACE_S))
-        snapshot = self._publisher.snapshot(final=True)
+            snapshot = self._publisher.snapshot(final=True)
+        else:
+            snapshot = self._others_snapshot()
+            snapshot.final = True
         self._write(snapshot)
         self._directory.unlock()
-        return 1 if snapshot.pending else 0
+        return 1 if snapshot.left else 0
 
     def _take_lock(self) -> bool:
         """Wait for another publisher of this journal to end; False if it did all the work."""
         said = False
-        while not self._stopping:
+        while True:
             try:
                 self._directory.lock()
             except LockedError as error:
@@ -120,13 +127,12 @@ class Process:
             else:
                 return True
             self._listen()
-            self._tell(standby=True)
+            self._tell_sometimes(standby=True)
             leaving = self._deadline is not None or self._input.gone
             if leaving and not self._own_log.exists():
                 return False
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return False
-        return False
 
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
@@ -138,12 +144,41 @@ class Process:
         command = self._input.next(_TICK_S)
         if command is not None:
             self._deadline = time.monotonic() + command.drain_s
+        elif self._signalled and self._input.gone and self._deadline is None:
+            self._deadline = time.monotonic() + self._config.drain_timeout_s
 
-    def _tell(self, *, standby: bool = False) -> None:
-        now = time.monotonic()
-        if now - self._told_at >= _TELL_S:
-            self._told_at = now
-            self._write(self._publisher.snapshot(standby=standby))
+    def _tell_sometimes(self, *, standby: bool = False) -> None:
+        if time.monotonic() - self._told_at < _TELL_S:
+            return
+        if standby:
+            self._told_at = time.monotonic()
+            self._write(self._others_snapshot())
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say how things are: to the server, and to those who wait for the lock."""
+        self._told_at = time.monotonic()
+        snapshot = self._publisher.snapshot()
+        try:
+            self._directory.write_status(msgspec.json.encode(snapshot))
+        except OSError as error:  # a full disk: what stands there grows old, and says so
+            _log.warning("status cannot be written", extra={"error": str(error)})
+        self._write(snapshot)
+
+    def _others_snapshot(self) -> Snapshot:
+        """Give what the publisher at work said last; if that is long ago, no bus is healthy."""
+        status = self._directory.read_status()
+        snapshot = self._publisher.snapshot()
+        if status is not None:
+            with contextlib.suppress(msgspec.MsgspecError):  # another version's, or just written
+                snapshot = msgspec.json.decode(status, type=Snapshot)
+        snapshot.standby = True
+        silent_s = time.monotonic() - snapshot.at
+        for bus in snapshot.buses.values() if silent_s > SILENT_S else ():
+            bus.statistics.healthy = False
+            bus.statistics.last_error = "the publisher at work is silent"
+        return snapshot
 
     def _write(self, snapshot: Snapshot) -> None:
         data = msgspec.json.encode(snapshot) + b"\n"
@@ -152,7 +187,7 @@ class Process:
                 data = data[os.write(self._reports, data) :]
 
     def _on_term(self, *_: object) -> None:
-        self._stopping = True
+        self._signalled = True
 
 
 def main() -> None:
@@ -160,7 +195,11 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
     tune()
-    code = Process(settings, int(sys.argv[1])).run()
+    try:
+        code = Process(settings, int(sys.argv[1])).run()
+    except Exception:  # noqa: BLE001 - whatever it was, threads must not keep the process
+        _log.exception("publisher failed")
+        code = 2
     sys.stdout.flush()
     sys.stderr.flush()
     # A bus that did not let go in time must not keep the process.

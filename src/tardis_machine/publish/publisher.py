@@ -5,15 +5,16 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from tardis_machine.backoff import Backoff
-from tardis_machine.journal import Directory, Log
-from tardis_machine.journal.segment import segment_path
+from tardis_machine.journal import Directory, Log, OtherVersionError
+from tardis_machine.journal.directory import belongs
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
+from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
@@ -34,16 +35,30 @@ class Publisher:
     """Runs one delivery per bus over all logs, and deletes what all of them are past."""
 
     def __init__(
-        self, buses: Mapping[str, BusConfig], directory: Directory, config: PublishConfig
+        self,
+        buses: Mapping[str, BusConfig],
+        directory: Directory,
+        config: PublishConfig,
+        before_removal: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_removal` is called when the books hold a log that is about to be deleted."""
         self.directory = directory
         self._buses = dict(buses)
+        self._destinations = destinations(buses)
         self._config = config
-        self._names = tuple(buses)
+        self._before_removal = before_removal
         self._retired = {name: Account() for name in buses}
-        self._kept_for: set[tuple[str, str]] = set()
+        self._gone: set[str] = set()
+        self._versions: dict[str, OtherVersionError | None] = {}
+        self._said: set[tuple[str, str]] = set()
         self._encoding = Encoding([settings.routing().include for settings in buses.values()])
         self._draining = False
+        self._letters = {
+            name: DeadLetters(
+                config.dead_letters(directory.path), name, config.dead_letter_max_bytes
+            )
+            for name in buses
+        }
         self._deliveries = {name: self._deliver(name) for name in buses}
         self._revivals = {name: Backoff(_SHORTEST_S, config.retry_max_s) for name in buses}
         self._revive_at: dict[str, float] = {}
@@ -56,57 +71,27 @@ class Publisher:
 
     def tick(self) -> None:
         """Take up logs that are new, delete those that are done, and a delivery that died anew."""
-        for name in self._names:
+        for name in self._buses:
             if self._deliveries[name].failed:
                 self._revive(name)
-        for log in self.directory.logs():
+        logs = self.directory.logs()
+        self._gone &= {log.name for log in logs}
+        for log in logs:
+            if log.name in self._gone:
+                continue
             owed = self._owed(log)
             for delivery in owed:
                 delivery.follow(log)
             if log.finished() and all(delivery.drained(log) for delivery in owed):
-                self._finish(log)
+                self._finish(log, owed)
 
     def drained(self) -> bool:
         """Tell whether every log whose writer is gone has been delivered."""
         return all(
             all(delivery.drained(log) for delivery in self._owed(log))
             for log in self.directory.logs()
-            if log.finished()
+            if log.finished() and log.name not in self._gone
         )
-
-    def _deliver(self, name: str, statistics: Statistics | None = None) -> Delivery:
-        letters = self._config.dead_letters(self.directory.path)
-        return Delivery(
-            BUSES[name](self._buses[name]),
-            self._config,
-            self._encoding,
-            DeadLetters(letters, name, self._config.dead_letter_max_bytes),
-            self._collect,
-            statistics,
-        )
-
-    def _revive(self, name: str) -> None:
-        """Begin anew at the cursors, each time after a longer pause."""
-        now = time.monotonic()
-        if name not in self._revive_at:
-            self._revive_at[name] = now + self._revivals[name].next_pause_s()
-        if now < self._revive_at[name]:
-            return
-        del self._revive_at[name]
-        died = self._deliveries[name]
-        died.stop(now)
-        self._deliveries[name] = delivery = self._deliver(name, died.statistics)
-        for log in self.directory.logs():
-            if delivery in self._owed(log):
-                delivery.follow(log)
-        if self._draining:
-            delivery.drain()
-        delivery.start()
-
-    def _owed(self, log: Log) -> list[Delivery]:
-        """Give the deliveries of the buses that a log was written for."""
-        wanted = _meta_buses(log)
-        return [delivery for name, delivery in self._deliveries.items() if name in wanted]
 
     def drain(self, deadline: float | None, told: threading.Event | None = None) -> bool:
         """Deliver all finished logs; False if the deadline came first, or somebody `told` so."""
@@ -129,49 +114,130 @@ class Publisher:
             if not delivery.stop(deadline):
                 _log.warning("bus did not let go in time", extra={"bus": delivery.name})
 
-    def snapshot(self, *, final: bool = False, standby: bool = False) -> Snapshot:
+    def snapshot(self, *, final: bool = False) -> Snapshot:
         """Take stock from what is on disk, so that the books always balance."""
-        logs = self.directory.logs()
-        kept = {bus for log in logs for bus in _meta_buses(log)} - set(self._names)
+        logs = [log for log in self.directory.logs() if log.name not in self._gone]
+        others = {bus for log in logs for bus in log.buses(())} - self._buses.keys()
         buses = {}
-        for name in (*self._names, *sorted(kept)):
-            delivery = self._deliveries.get(name)
-            account = msgspec.structs.replace(self._retired.get(name, Account()))
+        for name in (*self._buses, *sorted(others)):
+            delivery, letters = self._deliveries.get(name), self._letters.get(name)
+            living, ended = Account(), msgspec.structs.replace(self._retired.get(name, Account()))
             size = 0
             for log in logs:
-                if name not in _meta_buses(log):
+                if name not in log.buses(self._buses) or not self._ours(log, name):
                     continue
                 state = log.cursor_state(name)
-                segment, seen = state.segment, state.seen
+                reached = state.segment, state.seen
                 if delivery is not None:
-                    segment, seen = delivery.reached(log, (segment, seen))
-                account.add(state, log.end().messages, log.skipped(segment, seen))
+                    reached = delivery.reached(log, reached)
+                account = ended if log.finished() else living
+                account.add(state, log.end().messages, log.skipped(*reached))
                 size += _bytes_behind(log, state.segment, state.offset)
-            statistics = Statistics() if delivery is None else delivery.statistics
-            buses[name] = BusSnapshot(account, statistics, size)
-        return Snapshot(buses, final=final, standby=standby)
+            living.merge(ended)
+            buses[name] = BusSnapshot(
+                living,
+                ended,
+                Statistics() if delivery is None else delivery.statistics,
+                size,
+                0 if letters is None else letters.size(),
+            )
+        return Snapshot(buses, time.monotonic(), self.directory.aside_bytes(), final=final)
+
+    def _deliver(self, name: str, statistics: Statistics | None = None) -> Delivery:
+        return Delivery(
+            BUSES[name](self._buses[name]),
+            self._config,
+            self._encoding,
+            self._letters[name],
+            self._collect,
+            statistics,
+        )
+
+    def _revive(self, name: str) -> None:
+        """Begin anew at the cursors, each time after a longer pause."""
+        now = time.monotonic()
+        if name not in self._revive_at:
+            self._revive_at[name] = now + self._revivals[name].next_pause_s()
+        if now < self._revive_at[name]:
+            return
+        del self._revive_at[name]
+        died = self._deliveries[name]
+        died.stop(now)
+        self._deliveries[name] = delivery = self._deliver(name, died.statistics)
+        for log in self.directory.logs():
+            if delivery in self._owed(log):
+                delivery.follow(log)
+        if self._draining:
+            delivery.drain()
+        delivery.start()
+
+    def _ours(self, log: Log, name: str) -> bool:
+        """Tell whether a log's messages for a bus are this configuration's, or of none there is."""
+        return name not in self._buses or belongs(log, name, self._destinations)
+
+    def _owed(self, log: Log) -> list[Delivery]:
+        """Give the deliveries of the buses that a log was written for, if it can be read."""
+        found: list[Delivery] = []
+        if self._other_version(log) is not None:
+            return found
+        for name in log.buses(self._buses):
+            if name in self._buses and belongs(log, name, self._destinations):
+                found.append(self._deliveries[name])
+            else:
+                self._say_once(log, name, "log waits for a bus that is configured otherwise")
+        return found
+
+    def _other_version(self, log: Log) -> OtherVersionError | None:
+        """Tell, from the first sight of a log, whether another version of the format wrote it."""
+        if log.name not in self._versions:
+            self._versions[log.name] = None
+            try:
+                log.check_version()
+            except OtherVersionError as error:
+                self._versions[log.name] = error
+        return self._versions[log.name]
 
     def _collect(self, log: Log) -> None:
         """Delete the segments of a log that every bus is past."""
-        log.collect(min(log.cursor_state(bus).segment for bus in _meta_buses(log)))
+        log.collect(min(log.cursor_state(bus).segment for bus in log.buses(self._buses)))
 
-    def _finish(self, log: Log) -> None:
-        """Delete a log that is delivered, unless it also waits for a bus that is not configured."""
+    def _finish(self, log: Log, owed: list[Delivery]) -> None:
+        """Delete a log that is delivered, unless it also waits for a bus that is not configured.
+
+        What was written by another version of the format is kept aside instead.
+        """
+        unreadable = self._other_version(log) or next(
+            (error for each in owed if (error := each.unreadable(log))), None
+        )
+        ours = {delivery.name for delivery in owed}
         end = log.end().messages
-        for bus in _meta_buses(log):
-            if bus not in self._deliveries and log.cursor_state(bus).seen < end:
-                if (log.name, bus) not in self._kept_for:
-                    self._kept_for.add((log.name, bus))
-                    _log.warning(
-                        "log kept for a bus that is not configured",
-                        extra={"bus": bus, "log": str(log.path)},
-                    )
-                return
-        for delivery in self._owed(log):
+        waiting = [
+            bus
+            for bus in log.buses(self._buses)
+            if bus not in ours and log.cursor_state(bus).seen < end
+        ]
+        if waiting and unreadable is None:
+            return
+        for delivery in owed:
             delivery.leave(log)
-            self._retired[delivery.name].add(log.cursor_state(delivery.name), end)
-        log.remove()
-        _log.info("log delivered", extra={"log": log.name, "messages": end})
+            state = log.cursor_state(delivery.name)
+            if unreadable is not None:
+                state.dropped += max(0, end - state.seen)
+            self._retired[delivery.name].add(state, end)
+        self._gone.add(log.name)
+        self._before_removal()
+        if unreadable is None:
+            log.remove()
+            _log.info("log delivered", extra={"log": log.name, "messages": end})
+        else:
+            extra = {"path": str(log.set_aside()), "reason": str(unreadable)}
+            _log.error("log kept aside", extra=extra)
+
+    def _say_once(self, log: Log, bus: str, event: str) -> None:
+        if (log.name, bus) not in self._said:
+            self._said.add((log.name, bus))
+            extra = {"bus": bus, "log": str(log.path), "destination": log.destination(bus)}
+            _log.warning(event, extra=extra)
 
 
 def tune() -> None:
@@ -205,20 +271,11 @@ def drain_directory(
         directory.unlock()
 
 
-def _meta_buses(log: Log) -> list[str]:
-    try:
-        return log.meta().buses
-    except FileNotFoundError:  # deleted meanwhile
-        return []
-
-
 def _bytes_behind(log: Log, segment: int, offset: int) -> int:
-    total = 0
-    for number in log.listing().segments:
-        if number >= segment:
-            try:
-                size = segment_path(log.path, number).stat().st_size
-            except FileNotFoundError:
-                continue
-            total += max(0, size - offset) if number == segment else size
-    return total
+    """Sum up the segments from a place on."""
+    sizes = log.sizes()
+    return sum(
+        max(0, size - offset) if number == segment else size
+        for number, size in sizes.items()
+        if number >= segment
+    )

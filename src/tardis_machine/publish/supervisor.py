@@ -37,14 +37,20 @@ class Supervisor:
         self._decoder = msgspec.json.Decoder(Snapshot)
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
-        self._drain: bytes | None = None
-        self._stopping = False
+        self._drain_until: float | None = None
         self._wake = asyncio.Event()
+        self._final = False
         self.restarts = 0
+        self.reported = False
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    @property
+    def back(self) -> bool:
+        """Tell whether a publisher that had died has reported again since."""
+        return self.reported or not self.restarts
 
     @property
     def pid(self) -> int | None:
@@ -57,11 +63,10 @@ class Supervisor:
     async def drain(self, timeout_s: float) -> None:
         """Let the publisher deliver what is left in time; start it once more if it died."""
         assert self._task is not None
-        self._drain = msgspec.json.encode(Drain(timeout_s)) + b"\n"
-        self._stopping = True
+        self._drain_until = time.monotonic() + timeout_s
         self._wake.set()
         if self.running:
-            self._tell(self._drain)
+            self._tell_to_drain()
         done, _ = await asyncio.wait([self._task], timeout=timeout_s + _GRACE_S)
         if not done:
             _log.error("publisher killed: it did not end in time", extra={"pid": self.pid})
@@ -86,11 +91,15 @@ class Supervisor:
         finally:
             os.close(writing)
         self._reports = reading
+        self.reported = False
         self._tell(self._settings)
         _log.info("publisher started", extra={"pid": self.pid})
 
     async def _watch(self) -> None:
-        """Listen to one publisher after the other until told to stop."""
+        """Listen to one publisher after the other until one has said its last word.
+
+        Its exit code alone proves nothing: a drain has ended when it was reported to have.
+        """
         backoff = Backoff(_SHORTEST_S, _LONGEST_S)
         drains = 0
         while True:
@@ -98,13 +107,14 @@ class Supervisor:
             await self._listen()
             assert self._process is not None
             code = await self._process.wait()
-            if self._stopping and (code in {0, 1} or drains):
+            draining = self._drain_until is not None
+            if draining and (self._final or drains):
                 return
-            drains += self._stopping
+            drains += draining
             self.restarts += 1
             if time.monotonic() - started > _STABLE_S:
                 backoff.reset()
-            pause_s = 0.0 if self._stopping else backoff.next_pause_s()
+            pause_s = 0.0 if draining else backoff.next_pause_s()
             _log.error(
                 "publisher died, it is started again",
                 extra={"exit_code": code, "in_s": round(pause_s, 2)},
@@ -113,8 +123,8 @@ class Supervisor:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             await self._spawn()
-            if self._drain is not None:
-                self._tell(self._drain)
+            if self._drain_until is not None:
+                self._tell_to_drain()
 
     async def _listen(self) -> None:
         """Take snapshots until the publisher closes its end."""
@@ -125,9 +135,16 @@ class Supervisor:
         )
         try:
             async for line in reader:
-                self._on_snapshot(self._decoder.decode(line))
+                snapshot = self._decoder.decode(line)
+                self.reported, self._final = True, snapshot.final
+                self._on_snapshot(snapshot)
         finally:
             transport.close()
+
+    def _tell_to_drain(self) -> None:
+        assert self._drain_until is not None
+        left_s = max(0.0, self._drain_until - time.monotonic())
+        self._tell(msgspec.json.encode(Drain(left_s)) + b"\n")
 
     def _tell(self, data: bytes) -> None:
         assert self._process is not None

@@ -1,0 +1,33 @@
+"""Where each bus goes, in words without secrets: what a journal directory is bound to."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tardis_machine.config import options
+from tardis_machine.publish.buses.base import BusConfig
+
+_CREDENTIALS: Final = re.compile(r"//[^/@,\s]*@")
+
+
+def destinations(buses: Mapping[str, BusConfig]) -> dict[str, str]:
+    """Say for each bus where its records go: its service, its destinations, its routes."""
+    return {name: _destination(config) for name, config in buses.items()}
+
+
+def _destination(config: BusConfig) -> str:
+    parts = []
+    for option in options(type(config)):
+        if option.name in config.needs:
+            value = getattr(config, option.name)
+            if isinstance(value, tuple):
+                value = tuple(sorted(value))
+            elif isinstance(value, Path):
+                value = value.resolve()
+            parts.append(f"{option.name} {option.shown(value)}")
+    routing = config.routing()
+    if routing.destination is not None:
+        parts.append(f"template {routing.destination.text}")
+    parts += [f"{case} to {where}" for case, where in sorted(routing.routes.items())]
+    return _CREDENTIALS.sub("//", ", ".join(parts))

@@ -1,0 +1,114 @@
+"""Servers and publishers that are stopped or orphaned: what is journalled is still delivered."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.publish.brokers import Broker, nats_broker
+from tests.publish.machines import Machine, gone, wait_until
+from tests.publish.promises import assert_all_arrived
+from tests.server.conftest import free_ports
+from tests.servers.nats import NatsServer
+
+OPTIONS = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:01",
+    "symbols": ["XBTUSD"],
+    "dataTypes": ["trade"],
+}
+
+
+@pytest.fixture
+def broker(start_nats: Callable[..., NatsServer], name: str) -> Broker:
+    return nats_broker(start_nats(), name)
+
+
+@pytest.fixture
+def machine(broker: Broker, tmp_path: Path, journal_dir: Path) -> Iterator[Machine]:
+    """A server with something pending: its broker is paused."""
+    flags = ("--journal-dir", str(journal_dir), "--retry-max-s", "1", *broker.flags())
+    made = Machine(free_ports(), tmp_path / "server.log", *flags)
+    publisher = made.publisher
+    yield made
+    broker.server.resume()
+    if made.process.poll() is None:
+        made.stop(signal.SIGKILL)
+    if not gone(publisher):
+        os.kill(publisher, signal.SIGKILL)
+
+
+def pend(machine: Machine, broker: Broker) -> bytes:
+    """Publish something that cannot arrive yet."""
+    machine.wait_for("bus connected")
+    broker.server.pause()
+    body = machine.get("/replay-normalized", OPTIONS)
+    count = body.count(b"\n")
+    assert count
+    wait_until(lambda: machine.metric("pending", broker.bus) == count, "nothing is pending")
+    return body
+
+
+def test_a_signal_to_all_processes_at_once_does_not_cut_the_drain_short(
+    machine: Machine, broker: Broker
+) -> None:
+    """As systemd stops a service."""
+    body = pend(machine, broker)
+    os.kill(machine.publisher, signal.SIGTERM)
+    os.kill(machine.pid, signal.SIGTERM)
+    machine.wait_for("stopping")
+    broker.server.resume()
+    assert machine.process.wait(timeout=90) == 0
+    assert " pending=0 " in machine.wait_for("drained bus=nats")
+    assert_all_arrived(body, broker.arrived())
+
+
+def test_a_signal_to_the_publisher_alone_changes_nothing(machine: Machine, broker: Broker) -> None:
+    body = pend(machine, broker)
+    os.kill(machine.publisher, signal.SIGTERM)
+    broker.server.resume()
+    wait_until(lambda: machine.metric("pending", broker.bus) == 0, "it does not go on")
+    assert machine.stop(signal.SIGTERM) == 0
+    assert_all_arrived(body, broker.arrived())
+
+
+def test_an_orphan_drains_though_somebody_once_waited_for_its_lock(
+    machine: Machine, broker: Broker, journal_dir: Path
+) -> None:
+    body = pend(machine, broker)
+    publisher = machine.publisher
+    (journal_dir / "publisher.waiting").touch()
+    machine.stop(signal.SIGKILL)
+    broker.server.resume()
+    wait_until(lambda: gone(publisher), "the publisher does not leave")
+    assert_all_arrived(body, broker.arrived())
+    assert not list(journal_dir.glob("log-*"))
+
+
+def test_an_orphan_that_is_told_to_stop_drains_in_its_time(
+    machine: Machine, broker: Broker, journal_dir: Path
+) -> None:
+    body = pend(machine, broker)
+    publisher = machine.publisher
+    machine.stop(signal.SIGKILL)
+    os.kill(publisher, signal.SIGTERM)
+    broker.server.resume()
+    wait_until(lambda: gone(publisher), "the publisher does not leave")
+    assert_all_arrived(body, broker.arrived())
+    assert not list(journal_dir.glob("log-*"))
+
+
+def test_a_drain_whose_publisher_dies_is_not_a_drain(machine: Machine, broker: Broker) -> None:
+    """Its exit code alone says nothing: another one finishes the work."""
+    body = pend(machine, broker)
+    publisher = machine.publisher
+    os.kill(machine.pid, signal.SIGTERM)
+    machine.wait_for("stopping")
+    os.kill(publisher, signal.SIGKILL)
+    machine.wait_for("publisher died, it is started again")
+    broker.server.resume()
+    assert machine.process.wait(timeout=90) == 0
+    assert_all_arrived(body, broker.arrived())
