@@ -10,6 +10,7 @@ from tardis_machine.exchanges import (
     binance,
     binance_dex,
     binance_options,
+    bitfinex,
     bitmex,
     catalog,
     deribit,
@@ -48,6 +49,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     okex.EXCHANGES,
     kraken.EXCHANGES,
     gate_io.EXCHANGES,
+    bitfinex.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}
