@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, repeat
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -25,21 +25,44 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     hidden_count: int = 0
 
 
-class Merged(msgspec.Struct, frozen=True, gc=False):
-    """The same of several streams: each part with the stream that it comes from, in order."""
+class Merged:
+    """The same of several streams; `spans` of them came in, interleaved in this `order`."""
 
-    parts: Sequence[tuple[int, bytes]] = ()
-    count: int = 0
-    hidden: Sequence[Taken] = ()
+    __slots__ = ("_data", "_messages", "_order", "_spans", "count", "hidden")
+
+    def __init__(
+        self,
+        count: int = 0,
+        data: bytes = b"",
+        *,
+        spans: Sequence[tuple[int, int]] = (),
+        messages: Sequence[bytes] = (),
+        order: Sequence[int] = (),
+        hidden: Sequence[Taken] = (),
+    ) -> None:
+        self.count = count
+        self.hidden = hidden
+        self._data = data
+        self._spans = spans
+        self._messages = messages
+        self._order = order
 
     def batch(self) -> Batch:
-        """All parts as one."""
-        parts = self.parts
-        data = parts[0][1] if len(parts) == 1 else b"".join([part for _, part in parts])
+        """All of them as one."""
+        data = self._data
+        if self._order:
+            data = b"\n".join((*itemgetter(*self._order)(self._messages), b""))
         if not self.hidden:
             return Batch(data, self.count)
         hidden = b"".join(taken.data for taken in self.hidden)
         return Batch(data, self.count, hidden, sum(taken.count for taken in self.hidden))
+
+    def by_stream(self) -> Iterator[tuple[int, bytes]]:
+        """Whole lines with the number of the stream that they come from, in order."""
+        if not self._order:
+            return ((number, self._data) for number, _ in self._spans)
+        numbers = [number for number, count in self._spans for _ in range(count)]
+        return ((numbers[at], self._messages[at] + b"\n") for at in self._order)
 
 
 class Stream(Protocol):
@@ -74,7 +97,6 @@ class Stream(Protocol):
 
 
 _NOTHING: Final = Merged()
-_key: Final = itemgetter(0)
 
 
 class Merge:
@@ -127,29 +149,36 @@ class Merge:
         yield self._cut(limit, inclusive=inclusive)
 
     def _cut(self, limit: str | None, *, inclusive: bool) -> Merged:
-        found: list[tuple[int, _Run, int, int]] = []
+        spans: list[tuple[int, int]] = []
+        found: list[tuple[_Run, int, int]] = []
         hidden: list[Taken] = []
-        for index, queue in enumerate(self._queues):
+        for number, queue in enumerate(self._queues):
+            count = 0
             for run in queue.runs:
-                end = run.end(limit, inclusive=inclusive)
-                if end > run.next:
-                    found.append((index, run, run.next, end))
-                    run.next = end
-            while queue.runs and queue.runs[0].next == len(queue.runs[0].keys):
+                first, end = run.next, run.advance(limit, inclusive=inclusive)
+                if end > first:
+                    found.append((run, first, end))
+                    count += run.count(first, end)
+            if count:
+                spans.append((number, count))
+            while queue.runs and queue.runs[0].is_done:
                 queue.runs.popleft()
             while inclusive and queue.hidden and queue.hidden[0][0] == limit:
                 hidden.append(queue.hidden.popleft()[1])
-        if not found:
+        if not spans:
             return Merged(hidden=hidden) if hidden else _NOTHING
-        count = sum(run.count(first, end) for _, run, first, end in found)
-        if all(index == found[0][0] for index, _, _, _ in found):
-            parts = [(index, run.data(first, end)) for index, run, first, end in found]
-        else:
-            # Each run is in order: sorting only interleaves them, and is stable at equal times.
-            entries = [each for index, run, a, b in found for each in run.entries(index, a, b)]
-            entries.sort(key=_key)
-            parts = [(index, data) for _, index, data in entries]
-        return Merged(parts, count, hidden)
+        total = sum(count for _, count in spans)
+        if len(spans) == 1:
+            parts = [run.data(first, end) for run, first, end in found]
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            return Merged(total, data, spans=spans, hidden=hidden)
+        keys: list[str] = []
+        messages: list[bytes] = []
+        for run, first, end in found:
+            run.extend(keys, messages, first, end)
+        # Each run is in order: sorting only interleaves them, and is stable at equal times.
+        order = sorted(range(total), key=keys.__getitem__)
+        return Merged(total, spans=spans, messages=messages, order=order, hidden=hidden)
 
 
 class _Queue:
@@ -199,35 +228,48 @@ class _Queue:
 class _Run:
     """One take, cut where its local times end; times that go back count as the latest before."""
 
-    __slots__ = ("_taken", "keys", "next")
+    __slots__ = ("_keys", "_messages", "_taken", "next")
 
     def __init__(self, taken: Taken, keys: Sequence[str]) -> None:
         self._taken = taken
-        self.keys = keys
+        self._keys = keys
+        self._messages: list[bytes] = []
         self.next = 0
 
-    def end(self, limit: str | None, *, inclusive: bool) -> int:
-        """Where the keys before a limit end."""
+    @property
+    def is_done(self) -> bool:
+        return self.next == len(self._keys)
+
+    def advance(self, limit: str | None, *, inclusive: bool) -> int:
+        """Go on to where the keys before a limit end."""
         if limit is None:
-            return len(self.keys)
-        return (bisect_right if inclusive else bisect_left)(self.keys, limit, self.next)
+            self.next = len(self._keys)
+        else:
+            find = bisect_right if inclusive else bisect_left
+            self.next = find(self._keys, limit, self.next)
+        return self.next
 
     def count(self, first: int, end: int) -> int:
+        """How many messages these keys have."""
         counts = self._taken.counts
         return counts[end - 1] - (counts[first - 1] if first else 0)
 
     def data(self, first: int, end: int) -> bytes:
+        """Their lines."""
         ends = self._taken.ends
         if first == 0 and end == len(ends):
             return self._taken.data
         return self._taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
 
-    def entries(self, index: int, first: int, end: int) -> Iterator[tuple[str, int, bytes]]:
-        data, ends = self._taken.data, self._taken.ends
-        borders = [ends[first - 1] if first else 0, *ends[first:end]]
-        return zip(
-            self.keys[first:end],
-            repeat(index),
-            [data[a:b] for a, b in pairwise(borders)],
-            strict=False,
-        )
+    def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
+        """Add a key for each message, and the messages without their line ends."""
+        taken = self._taken
+        if not self._messages:
+            self._messages = taken.data.split(b"\n")
+        counts = taken.counts
+        if len(counts) == taken.count:
+            keys += self._keys[first:end]
+        else:
+            for at in range(first, end):
+                keys += repeat(self._keys[at], self.count(at, at + 1))
+        messages += self._messages[counts[first - 1] if first else 0 : counts[end - 1]]

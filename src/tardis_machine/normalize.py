@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from time import perf_counter
+from time import thread_time
 from typing import Final, NamedTuple
 
 from tardis_machine import emit, times
@@ -17,11 +17,11 @@ from tardis_machine.log import Throttle
 
 log = logging.getLogger(__name__)
 
-# A run is meant to take this long, so that others on the same event loop get their turn.
+# A run is meant to take this much of a processor's time (waiting for one must not make runs ever
+# smaller), so that others on the same event loop get their turn.
 _RUN_S: Final = 0.002
 _RUN_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 1024
-# Waiting for a processor makes a run longer, too: that must not make runs ever smaller.
 _MIN_LINES: Final = 8
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
 _FIRST_LINES: Final = 1
@@ -127,7 +127,7 @@ class Normalizer:
 
     def run(self) -> None:
         """Normalize as many lines as a few milliseconds allow."""
-        started = perf_counter()
+        started = thread_time()
         stream = self._stream
         lines, first = stream.lines, stream.next
         wanted = self._pace
@@ -150,7 +150,7 @@ class Normalizer:
         if self._emitter.ignored_changes != ignored:
             self._report_ignored(self._emitter.ignored_changes - ignored)
         if end - first >= wanted:
-            share = min(2.0, _RUN_S / max(perf_counter() - started, 1e-6))
+            share = min(2.0, _RUN_S / max(thread_time() - started, 1e-6))
             self._pace = min(_MAX_LINES, max(_MIN_LINES, int(wanted * max(0.5, share))))
 
     def take(self) -> Taken:

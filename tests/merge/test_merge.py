@@ -149,7 +149,7 @@ def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> 
 def test_parts_tell_their_stream() -> None:
     streams = [[(1, "a"), (3, "c")], [(2, "b"), (4, "d"), (5, "e")]]
     merge = Merge([Given(each, 5) for each in streams])
-    parts = [part for merged in merge.steps() for part in merged.parts]
+    parts = [part for merged in merge.steps() for part in merged.by_stream()]
     assert b"".join(data for _, data in parts) == b"a\nb\nc\nd\ne\n"
     for index, data in parts:
         assert set(data.decode().split()) <= {text for _, text in streams[index]}

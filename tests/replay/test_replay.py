@@ -357,7 +357,7 @@ def test_raw_replays_merge_by_local_time(tmp_path: Path) -> None:
     sent = [
         (index, msgspec.json.decode(message)["data"][0]["price"])
         for step in steps
-        for index, data in step.parts
+        for index, data in step.by_stream()
         for message in data.splitlines()
     ]
     assert sent == [(0, 1), (0, 2), (0, 3), (1, 20), (1, 30), (0, 4), (1, 40)]
@@ -365,7 +365,7 @@ def test_raw_replays_merge_by_local_time(tmp_path: Path) -> None:
     assert replayed.malformed == 1
     assert replayed.progress == 1
     raw = b"".join(line[29:] + b"\n" for line in one.split(b"\n") if line[:4] == b"2024")
-    assert b"".join(data for step in alone for _, data in step.parts) == raw
+    assert b"".join(data for step in alone for _, data in step.by_stream()) == raw
 
 
 def test_a_merged_raw_replay_tells_what_is_missing(tmp_path: Path, sample: History) -> None:

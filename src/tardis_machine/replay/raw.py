@@ -136,7 +136,8 @@ class RawReplay:
 class MergedRawReplay:
     """Raw replays merged by local time, for clients that speak exchanges' own protocols.
 
-    Each part of a step has the messages of one of the replays, one a line, as they were sent.
+    A step's `by_stream` gives messages as they were sent, one a line, with the number of the
+    replay that they belong to.
     """
 
     def __init__(self, options: Sequence[ReplayOptions], *, history: History) -> None:
