@@ -152,7 +152,13 @@ pub fn split(
                 };
                 let (negative, unsigned) = unsigned(amount)?;
                 let levels = if negative { &mut *asks } else { &mut *bids };
-                add(levels, needs, price, if gone { Token::ZERO } else { unsigned })
+                add(levels, needs, price, if gone { Token::ZERO } else { unsigned })?;
+                // An amount without a sign removes the level from both sides.
+                if !gone && !negative && is_zero(amount)? {
+                    add(asks, needs, price, unsigned)
+                } else {
+                    Ok(())
+                }
             })?,
             _ => return Err(Odd),
         }
@@ -266,6 +272,11 @@ fn pick<'a, const N: usize>(at: &mut Walker<'a>, keys: [&Key; N]) -> Result<[Tok
 
 fn is_zero(token: Token) -> Result<bool, Odd> {
     let (text, form) = token.number()?;
+    // Only what is long or has an exponent may be 0 without looking like it.
+    let plain = text.len() < 300 && !text.iter().any(|byte| matches!(byte, b'e' | b'E'));
+    if plain && text.iter().any(|byte| matches!(byte, b'1'..=b'9')) {
+        return Ok(false);
+    }
     let mut printed = Vec::new();
     numbers::write_scanned(text, &form, &mut printed).map_err(|_| Odd)?;
     Ok(printed == b"0")
