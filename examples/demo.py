@@ -72,7 +72,7 @@ def main() -> None:
         serve += ["--journal-dir", output / "journal"]
         server = running.enter_context(process(serve, output / "server.log"))
         health = get(port, "/health-check")
-        said(f"{sample.description()}; {json.loads(health)['status']}", serve)
+        said(f"{sample.SAMPLE.description()}; {json.loads(health)['status']}", serve)
 
         step("3  Replays, over HTTP and WebSocket")
         started = time.monotonic()

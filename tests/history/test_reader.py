@@ -221,8 +221,8 @@ def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(replays: Replays)
 
 
 def test_a_bad_sample_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
-    shutil.copytree(sample.cache_dir(), tmp_path / "data")
-    with History(sample=True) as history:
+    shutil.copytree(sample.SAMPLE.directory, tmp_path / "data")
+    with sample.history() as history:
         history.cache.directory = tmp_path / "data"
         next((tmp_path / "data").rglob("*/bitmex/**/02.json.zst")).write_bytes(b"bad")
         start = int(sample.START.timestamp()) * 1_000_000
@@ -275,7 +275,7 @@ def test_an_exchanges_own_messages_over_the_network(replays: Replays, encoding: 
     replays.api.encoding = encoding
     start = int(sample.START.timestamp()) * 1_000_000
     asked = ("deribit", [Filter("trades"), Filter("book", ("BTC-PERPETUAL",))])
-    with History(sample=True) as bundled:
+    with sample.history() as bundled:
         whole = b"".join(bundled.read(*asked, start, start + 5 * MINUTE))
     assert b"".join(replays.history.read(*asked, start, start + 5 * MINUTE)) == whole
     assert whole.count(b"\n\n") == 1

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History, HistoryError, ReaderClosedError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
 from tardis_machine.normalize import Malformed, NormalizeError
@@ -18,7 +19,7 @@ from tardis_machine.replay import (
     replay_normalized,
     replay_normalized_many,
 )
-from tardis_machine.sample.generator import write
+from tests.feeds.generator import write
 from tests.normalize.test_normalize import book, stamp, trade
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
@@ -28,7 +29,7 @@ END = START + timedelta(minutes=5)
 
 @pytest.fixture(scope="module")
 def sample() -> Iterator[History]:
-    with History(sample=True) as history:
+    with sample_data.history() as history:
         yield history
 
 

@@ -9,19 +9,19 @@ from tardis_machine.exchanges import get
 from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot
 from tardis_machine.replay import replay_normalized
-from tardis_machine.sample.generator import write_shipped
+from tests.feeds.generator import write_shipped
 
 START = int(sample.START.timestamp()) * 1_000_000
 END = START + sample.MINUTES * 60_000_000
 
 
 def read(exchange: str, *filters: Filter, start: int = START, end: int = END) -> bytes:
-    with History(sample=True) as history:
+    with sample.history() as history:
         return b"".join(history.read(exchange, filters, start, end))
 
 
 def test_what_is_shipped_is_what_the_generator_makes(tmp_path: Path) -> None:
-    shipped = sample.cache_dir()
+    shipped = sample.SAMPLE.directory
     made = write_shipped(tmp_path)
     names = [path.relative_to(tmp_path) for path in made]
     assert sorted(names) == sorted(
@@ -33,7 +33,7 @@ def test_what_is_shipped_is_what_the_generator_makes(tmp_path: Path) -> None:
 
 
 def test_it_is_small() -> None:
-    size = sum(path.stat().st_size for path in sample.cache_dir().rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in sample.SAMPLE.directory.rglob("*") if path.is_file())
     assert size < 1_000_000
 
 
@@ -93,6 +93,6 @@ def test_what_it_does_not_have_is_told(exchange: str, start: int, end: int) -> N
 
 
 def test_clearing_the_cache_spares_it() -> None:
-    with History(sample=True) as history:
+    with sample.history() as history:
         history.clear_cache()
     assert read("bitmex")

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tardis_machine import sample
 from tardis_machine.options import parse_replay_normalized
 from tardis_machine.replay import replay_normalized_many
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
@@ -31,9 +32,8 @@ RAW: dict[str, Any] = {
 
 def library(options: Any) -> bytes:
     """What the library gives for the same options."""
-    from tardis_machine.history import History
 
-    with History(sample=True) as history:
+    with sample.history() as history:
         replay = replay_normalized_many(
             parse_replay_normalized(json.dumps(options)), history=history
         )

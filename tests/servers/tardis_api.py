@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import zstandard
 
-from tardis_machine.history import History
+from tardis_machine import sample
+from tardis_machine.filters import Filter
 from tardis_machine.history.cache import MINUTE
-from tardis_machine.sample.selection import LABELS, select
 
 Lines = Callable[[str, int], bytes]
 """An exchange's lines of one minute."""
@@ -116,7 +116,10 @@ class TardisApi:
     ) -> bytes:
         """A minute's disconnects and the lines of wanted channels and symbols."""
         lines = self.lines(exchange, minute)
-        return select(lines, LABELS[exchange], wanted) if wanted and exchange in LABELS else lines
+        if not wanted or exchange not in sample.EXCHANGES:
+            return lines
+        select = sample.SAMPLE.selection(exchange, [Filter(*each) for each in wanted.items()])
+        return lines if select is None else select(lines)
 
 
 def _handler(api: TardisApi) -> type[BaseHTTPRequestHandler]:
@@ -224,7 +227,7 @@ def numbered_lines(exchange: str, minute: int) -> bytes:
 
 def sample_lines(exchange: str, minute: int) -> bytes:
     """The bundled sample data, for what needs an exchange's own messages over the network."""
-    with History(sample=True) as history:
+    with sample.history() as history:
         return b"".join(history.read(exchange, [], minute * MINUTE, (minute + 1) * MINUTE))
 
 

@@ -9,8 +9,8 @@ from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, load
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.history.client import reach
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.publish.buses import BUSES
-from tardis_machine.server.settings import HistoryConfig
 
 _PROG: Final = "tardis-machine check"
 _DESCRIPTION: Final = """\

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tardis_machine.config import EMPTY, Loaded, Section, describe, load
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.limits import LimitsConfig
-from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.settings import ServerConfig
 
 _PROG: Final = "tardis-machine config"
 _DESCRIPTION: Final = """\

@@ -14,6 +14,7 @@ from tardis_machine import log as logs
 from tardis_machine.cli.config import sections as server_sections
 from tardis_machine.config import ConfigError, Loaded, Section, load, options
 from tardis_machine.extras import require
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.config import (
     BackfillConfig,
     MaintainConfig,
@@ -25,7 +26,6 @@ from tardis_machine.lake.config import (
 from tardis_machine.lake.streams import STREAMS
 from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
-from tardis_machine.server.settings import HistoryConfig
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

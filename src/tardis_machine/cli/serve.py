@@ -13,12 +13,13 @@ from typing import Final
 from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
 from tardis_machine.config import Loaded, load
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import run_cluster
 from tardis_machine.server.limits import LimitsConfig
-from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
 

@@ -8,8 +8,8 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
-from tardis_machine.history.history import History, default_cache_dir
-from tardis_machine.history.reader import Reader
+from tardis_machine.history.history import History, Source, default_cache_dir
+from tardis_machine.history.reader import Reader, Select
 
 __all__ = [
     "CacheError",
@@ -20,6 +20,8 @@ __all__ = [
     "Reader",
     "ReaderClosedError",
     "RetriesExhaustedError",
+    "Select",
+    "Source",
     "default_cache_dir",
     "normalize",
     "to_json",

@@ -6,23 +6,39 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-import tardis_machine.sample as sample_data
 from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.client import DEFAULT_ENDPOINT, MAX_TRIES, Client, SliceRequest
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
-from tardis_machine.history.reader import Reader
+from tardis_machine.history.reader import Reader, Select
 
 _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+class Source(Protocol):
+    """Slices on disk, without filters, that are all there is: nothing is fetched or written."""
+
+    @property
+    def directory(self) -> Path:
+        """Where they are, in the cache's layout."""
+
+    def covers(self, exchange: str, start: int, end: int) -> bool:
+        """Tell whether it has these minutes (in microseconds) of this exchange."""
+
+    def description(self) -> str:
+        """Say what it has, for someone who asked for something else."""
+
+    def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
+        """Keep the lines of a piece that filters ask for; None if they ask for all."""
 
 
 class History:
     """Slices of exchanges' messages: cached on disk, fetched where they are missing.
 
-    With `sample` the bundled sample data is all there is, and the network is never used. A replay
+    With a `source` that is all there is, and the network is never used. A replay
     keeps at most `max_slices` from eviction: those it has fetched or found ahead of its client.
     """
 
@@ -33,17 +49,19 @@ class History:
         api_key: str = "",
         cache_dir: Path | str | None = None,
         cache_max_bytes: int | None = None,
-        sample: bool = False,
+        source: Source | None = None,
         max_fetches: int = MAX_FETCHES,
         max_slices: int = MAX_FETCHES,
         max_tries: int = MAX_TRIES,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        self._sample = sample
+        self._source = source
         self._closed = False
         self._max_slices = max_slices
-        directory = sample_data.cache_dir() if sample else Path(cache_dir or default_cache_dir())
-        self.cache = Cache(directory, None if sample else cache_max_bytes, read_only=sample)
+        if source is None:
+            self.cache = Cache(Path(cache_dir or default_cache_dir()), cache_max_bytes)
+        else:
+            self.cache = Cache(source.directory, read_only=True)
         self._client = Client(
             self.cache,
             endpoint=endpoint,
@@ -79,21 +97,20 @@ class History:
             raise HistoryError("from must be at least a minute before to", status=400)
         normalized = normalize(filters)
         keys, select = cache_keys(normalized), None
-        if self._sample:
-            if not sample_data.covers(exchange, first * MINUTE, last * MINUTE):
+        source = self._source
+        if source is not None:
+            if not source.covers(exchange, first * MINUTE, last * MINUTE):
                 raise HistoryError(
-                    f"the sample data has {sample_data.description()}, nothing else",
-                    status=404,
-                    exchange=exchange,
+                    f"{source.description()}, nothing else", status=404, exchange=exchange
                 )
-            keys, select = cache_keys([]), sample_data.selection(exchange, normalized)
+            keys, select = cache_keys([]), source.selection(exchange, normalized)
         request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
         reader = Reader(
             request,
             last,
             keys=keys,
             cache=self.cache,
-            fetches=None if self._sample else self._fetches,
+            fetches=None if source is not None else self._fetches,
             workers=self._workers,
             select=select,
             max_slices=max(1, self._max_slices // readers),
@@ -102,8 +119,8 @@ class History:
         return reader
 
     def clear_cache(self) -> None:
-        """Remove every cached slice; the bundled sample data stays."""
-        if not self._sample:
+        """Remove every cached slice; those of a source stay."""
+        if self._source is None:
             self.cache.clear()
 
     def close(self) -> None:

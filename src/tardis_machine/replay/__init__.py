@@ -19,6 +19,7 @@ from tardis_machine.options import (
 )
 from tardis_machine.replay.normalized import NormalizedReplay
 from tardis_machine.replay.raw import MergedRawReplay, RawReplay
+from tardis_machine.sample import SAMPLE
 
 __all__ = [
     "Batch",
@@ -35,13 +36,16 @@ __all__ = [
 ]
 
 
-class HistoryOptions(TypedDict, total=False):
-    """Where history comes from, for a replay that makes its own."""
-
+class _Where(TypedDict, total=False):
     endpoint: str
     api_key: str
     cache_dir: Path | str | None
     cache_max_bytes: int | None
+
+
+class HistoryOptions(_Where, total=False):
+    """Where history comes from, for a replay that makes its own."""
+
     sample: bool
 
 
@@ -93,7 +97,7 @@ def replay_normalized(
     options = parse_replay_normalized(msgspec.json.encode(asked).decode())
     return NormalizedReplay(
         options,
-        history=history or History(**where),
+        history=history or _history(**where),
         strict=strict,
         owns_history=history is None,
     )
@@ -123,7 +127,11 @@ def replay(
         "withDisconnects": with_disconnects,
     }
     options = parse_replay(msgspec.json.encode(asked).decode())
-    return RawReplay(options, history=history or History(**where), owns_history=history is None)
+    return RawReplay(options, history=history or _history(**where), owns_history=history is None)
+
+
+def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
+    return History(**where, source=SAMPLE if sample else None)
 
 
 def _iso(time: str | datetime) -> str:

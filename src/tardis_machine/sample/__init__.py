@@ -1,43 +1,74 @@
 """Sample data: a few minutes of three exchanges, generated, shipped in the cache's layout."""
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tardis_machine.sample.selection import LABELS, select
+import msgspec
 
-if TYPE_CHECKING:
-    from tardis_machine.filters import Filter
-
-EXCHANGES: Final = tuple(LABELS)
-START: Final = datetime(2024, 3, 1, tzinfo=UTC)
-MINUTES: Final = 5
+from tardis_machine.filters import Filter
+from tardis_machine.history import History, Select
+from tardis_machine.lines import select
 
 
-def cache_dir() -> Path:
-    """The cache directory that holds the sample data."""
-    return Path(__file__).parent / "data"
+class _Manifest(msgspec.Struct, frozen=True):
+    """What is shipped; for each exchange, how a message shows its channel and symbol."""
+
+    start: datetime
+    minutes: int
+    exchanges: dict[str, str]
 
 
-def covers(exchange: str, start: int, end: int) -> bool:
-    """Tell whether the sample data has these minutes (in microseconds) of this exchange."""
-    first = int(START.timestamp()) * 1_000_000
-    return exchange in LABELS and start >= first and end <= first + MINUTES * 60_000_000
+_FOLDER: Final = Path(__file__).parent
+_MANIFEST: Final = msgspec.json.decode((_FOLDER / "manifest.json").read_bytes(), type=_Manifest)
+
+START: Final = _MANIFEST.start
+MINUTES: Final = _MANIFEST.minutes
+EXCHANGES: Final = tuple(_MANIFEST.exchanges)
 
 
-def description() -> str:
-    """What there is, for someone who asked for something else."""
-    return (
-        f"{', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
-        f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
-    )
+class Sample:
+    """All there is for a history that it is handed to."""
+
+    directory: Path = _FOLDER / "data"
+
+    def covers(self, exchange: str, start: int, end: int) -> bool:
+        """Tell whether it has these minutes (in microseconds) of this exchange."""
+        first = int(START.timestamp()) * 1_000_000
+        return exchange in EXCHANGES and start >= first and end <= first + MINUTES * 60_000_000
+
+    def description(self) -> str:
+        """What there is, for someone who asked for something else."""
+        return (
+            f"the sample data has {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
+            f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
+        )
+
+    def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
+        """Keep what filters ask for; None if they ask for all."""
+        if not filters:
+            return None
+        wanted = {each.channel: each.symbols for each in filters}
+        search = re.compile(_MANIFEST.exchanges[exchange].encode()).search
+
+        def is_wanted(message: bytes) -> bool:
+            found = search(message)
+            if found is None:
+                return False
+            channel, symbol = ((found[name] or b"").decode() for name in ("channel", "symbol"))
+            if channel not in wanted:
+                return False
+            symbols = wanted[channel]
+            return symbols is None or symbol in symbols
+
+        return lambda piece: select(piece, is_wanted)
 
 
-def selection(exchange: str, filters: "Sequence[Filter]") -> Callable[[bytes], bytes] | None:
-    """A function that keeps the lines of a piece that filters ask for; None if they ask for all."""
-    if not filters:
-        return None
-    wanted = {each.channel: each.symbols for each in filters}
-    label = LABELS[exchange]
-    return lambda piece: select(piece, label, wanted)
+SAMPLE: Final = Sample()
+
+
+def history() -> History:
+    """A history of the sample data: offline, and nothing else."""
+    return History(source=SAMPLE)

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
 from tardis_machine.history import History
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.kernel import kernel
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.sample import SAMPLE
 from tardis_machine.server.http import HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Listener
 from tardis_machine.server.services import Services
-from tardis_machine.server.settings import HistoryConfig, ServerConfig
+from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
 from tardis_machine.server.websocket import WebSocketRoutes
@@ -186,7 +188,7 @@ def open_history(config: HistoryConfig) -> History:
         cache_dir=config.cache_dir,
         cache_max_bytes=config.cache_max_bytes,
         max_slices=config.max_slices,
-        sample=config.sample_data,
+        source=SAMPLE if config.sample_data else None,
     )
     if config.clear_cache and not config.sample_data:
         history.cache.clear()

@@ -2,9 +2,8 @@
 
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
 
-from tardis_machine.config import ConfigError, Section, bytes_size, setting
+from tardis_machine.config import ConfigError, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,48 +56,6 @@ class ServerConfig(Section, title="Server"):
             return []
         danger = "anyone who reaches this machine can replay with its API key"
         return [f"listening on {self.host} without --auth-token: {danger}"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryConfig(Section, title="History"):
-    """Where history comes from and where it is kept."""
-
-    api_key: str | None = setting(
-        None,
-        help="Tardis.dev API key; without one the first day of each month is free",
-        secret=True,
-        metavar="KEY",
-    )
-    endpoint: str = setting(
-        "https://api.tardis.dev/v1", help="base URL of the historical API", metavar="URL"
-    )
-    cache_dir: Path | None = setting(
-        None,
-        help="where slices are cached, in the official clients' layout; without it .tardis-cache "
-        "among the system's temporary files",
-        metavar="DIR",
-    )
-    cache_max_bytes: int | None = setting(
-        None,
-        help="bound of the cache, oldest slices go first; no bound unless set",
-        parse=bytes_size,
-        minimum=1,
-        metavar="SIZE",
-    )
-    max_slices: int = setting(
-        60,
-        help="slices that one replay may fetch or find ahead of its client, and keep from eviction",
-        minimum=1,
-    )
-    clear_cache: bool = setting(False, help="empty the cache at start")
-    sample_data: bool = setting(False, help="serve the bundled sample data, offline")
-
-    def validate(self) -> None:
-        """Refuse an endpoint that is no URL."""
-        if not self.endpoint.startswith(("http://", "https://")):
-            raise ConfigError(
-                self.flag("endpoint"), self.endpoint, "expected a URL with http:// or https://"
-            )
 
 
 def is_loopback(host: str) -> bool:

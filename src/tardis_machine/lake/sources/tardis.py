@@ -35,12 +35,13 @@ from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tardis_machine.config import resolve
 from tardis_machine.emit import datatypes
 from tardis_machine.history import History
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake import bronze, silver
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.messages import CASES, snapshot_case
 from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
 from tardis_machine.replay import NormalizedReplay
-from tardis_machine.server.settings import HistoryConfig
+from tardis_machine.sample import SAMPLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,7 @@ class Where:
             api_key=config.api_key or "",
             cache_dir=Path(self.cache_dir) if self.cache_dir else config.cache_dir,
             cache_max_bytes=config.cache_max_bytes,
-            sample=self.sample or config.sample_data,
+            source=SAMPLE if self.sample or config.sample_data else None,
             max_fetches=fetches,
         )
 

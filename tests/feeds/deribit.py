@@ -5,8 +5,8 @@ from math import erf, exp, log, pi, sqrt
 from random import Random
 from typing import Final
 
-from tardis_machine.sample.book import Change
-from tardis_machine.sample.feed import Feed, Market
+from tests.feeds.book import Change
+from tests.feeds.feed import Feed, Market
 
 CHANNELS: Final = ("book", "ticker", "trades")
 

@@ -5,8 +5,8 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from tardis_machine.sample.book import Change
-from tardis_machine.sample.feed import Feed, Market, iso_ms, next_funding
+from tests.feeds.book import Change
+from tests.feeds.feed import Feed, Market, iso_ms, next_funding
 
 CHANNELS: Final = ("instrument", "liquidation", "orderBookL2", "quote", "trade")
 SYMBOLS: Final = ("ETHUSD", "XBTUSD")

@@ -10,10 +10,10 @@ import zstandard
 
 from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
-from tardis_machine.sample import MINUTES, START, cache_dir
-from tardis_machine.sample.binance_futures import BinanceFuturesFeed
-from tardis_machine.sample.bitmex import BitmexFeed
-from tardis_machine.sample.deribit import DeribitFeed
+from tardis_machine.sample import MINUTES, SAMPLE, START
+from tests.feeds.binance_futures import BinanceFuturesFeed
+from tests.feeds.bitmex import BitmexFeed
+from tests.feeds.deribit import DeribitFeed
 
 FEEDS: Final[dict[str, type[BitmexFeed | BinanceFuturesFeed | DeribitFeed]]] = {
     "bitmex": BitmexFeed,
@@ -41,7 +41,7 @@ def minutes(
     disconnects: Sequence[float] = (),
 ) -> Iterator[bytes]:
     """Yield `count` minutes of lines; a connection is lost at each of `disconnects` (seconds)."""
-    random = Random(f"{exchange} {seed}")  # noqa: S311 - repeatable is the point
+    random = Random(f"{exchange} {seed}")
     feed = FEEDS[exchange](random, channels, depth)
     epoch = int(start.timestamp()) * _SECOND
     lost = [epoch + round(each * _SECOND) for each in sorted(disconnects)]
@@ -127,4 +127,4 @@ def _ms(now: int) -> int:
 
 
 if __name__ == "__main__":
-    write_shipped(cache_dir())
+    write_shipped(SAMPLE.directory)
