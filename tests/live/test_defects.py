@@ -213,13 +213,13 @@ async def test_d08_an_exchange_that_answers_nothing_at_all_is_given_up() -> None
 async def test_d09_a_consumer_that_pauses_keeps_its_connection() -> None:
     async with (
         ScriptedExchange() as exchange,
-        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=200) as reader,
+        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=2000) as reader,
     ):
         peer = await exchange.accepted()
         reader.pause()
         for price in range(100):
             await peer.send(bitmex_trade(price + 1))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.04)
         reader.go_on()
         prices = [(await reader.next())["price"] for _ in range(100)]
         assert prices == list(range(1, 101))
@@ -456,11 +456,10 @@ async def test_d21_a_stream_that_fails_leaves_the_others_running() -> None:
         await hub.close()
 
 
-@pytest.mark.parametrize("name", exchanges.names())
+@pytest.mark.parametrize("name", [n for n in exchanges.names() if exchanges.get(n).live])
 def test_d22_every_type_subscribes_something_and_nothing_empty(name: str) -> None:
     exchange = exchanges.get(name)
-    if exchange.live is None:
-        pytest.skip("has no live data")
+    assert exchange.live is not None
     secrets = exchange.live.secrets
     environ = {} if secrets is None else dict.fromkeys(secrets.names, "c2VjcmV0")
     for data_type in exchange.data_types():

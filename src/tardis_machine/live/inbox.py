@@ -9,6 +9,9 @@ from typing import Final
 Take = Callable[[str, bytes], None]
 """Normalizes a frame that arrived at a local time."""
 
+Flush = Callable[[], None]
+"""Hands out what was normalized."""
+
 _STEP_S: Final = 0.004
 
 
@@ -23,16 +26,14 @@ class Inbox:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size = 0
-        self._frames: deque[tuple[Take, str, bytes]] = deque()
-        self._touched: dict[Callable[[], None], None] = {}
+        self._frames: deque[tuple[Take, Flush, str, bytes]] = deque()
         self._scheduled = False
         self._room: asyncio.Future[None] | None = None
 
-    def put(self, take: Take, flush: Callable[[], None], local: str, frame: bytes) -> None:
-        """Keep a frame for `take`; `flush` is called when all that came with it is taken."""
-        self._frames.append((take, local, frame))
+    def put(self, take: Take, flush: Flush, local: str, frame: bytes) -> None:
+        """Keep a frame for `take`; `flush` is called when others that came with it are taken."""
+        self._frames.append((take, flush, local, frame))
         self.size += len(frame)
-        self._touched[flush] = None
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
@@ -49,10 +50,12 @@ class Inbox:
         frames = self._frames
         until = time.monotonic() + _STEP_S
         taken = 0
+        touched: dict[Flush, None] = {}
         try:
             while frames:
-                take, local, frame = frames.popleft()
+                take, flush, local, frame = frames.popleft()
                 taken += len(frame)
+                touched[flush] = None
                 take(local, frame)
                 if time.monotonic() >= until:
                     break
@@ -61,7 +64,6 @@ class Inbox:
             if frames:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._run)
-        touched, self._touched = self._touched, {}
         for flush in touched:
             flush()
         if self._room is not None and self.size <= self.max_bytes:

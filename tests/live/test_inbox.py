@@ -1,0 +1,50 @@
+import asyncio
+import time
+
+from tardis_machine.live.inbox import Inbox
+
+
+async def test_frames_are_taken_in_order_and_handed_out_when_nothing_waits() -> None:
+    inbox = Inbox(1 << 20)
+    seen: list[str] = []
+    for number in range(5):
+        inbox.put(
+            lambda local, frame: seen.append(f"{local} {frame.decode()}"),
+            lambda: seen.append("flush"),
+            str(number),
+            b"frame",
+        )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [each for each in seen if each != "flush"] == [f"{n} frame" for n in range(5)]
+    assert seen[-1] == "flush"
+
+
+async def test_what_a_later_step_takes_is_handed_out_too() -> None:
+    inbox = Inbox(1 << 20)
+    waiting: list[bytes] = []
+    sent: list[bytes] = []
+
+    def take(_: str, frame: bytes) -> None:
+        time.sleep(0.006)  # longer than a step
+        waiting.append(frame)
+
+    def flush() -> None:
+        sent.extend(waiting)
+        waiting.clear()
+
+    for number in range(3):
+        inbox.put(take, flush, "", b"%d" % number)
+    while len(sent) < 3:
+        await asyncio.sleep(0)
+        assert not (waiting and inbox.size == 0)
+    assert sent == [b"0", b"1", b"2"]
+
+
+async def test_readers_wait_while_too_much_is_untaken() -> None:
+    inbox = Inbox(8)
+    inbox.put(lambda _, __: None, lambda: None, "", b"123456789")
+    waiting = asyncio.ensure_future(inbox.room())
+    assert inbox.size == 9
+    await waiting
+    assert inbox.size == 0
