@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tardis_machine.replay import replay_normalized
     from tardis_machine.server.app import TardisMachine
+    from tardis_machine.stream import stream_normalized
 
-__all__ = ["TardisMachine", "__version__", "replay_normalized"]
+__all__ = ["TardisMachine", "__version__", "replay_normalized", "stream_normalized"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "TardisMachine": "tardis_machine.server.app",
     "replay_normalized": "tardis_machine.replay",
+    "stream_normalized": "tardis_machine.stream",
 }
 
 

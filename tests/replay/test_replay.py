@@ -449,3 +449,20 @@ def test_a_replay_of_some_types_shares_the_slices_of_all(tmp_path: Path) -> None
             )
             assert [message["type"] for message in _messages(replayed)] == [*types]
             assert replayed.malformed == 0
+
+
+async def test_async_iteration_gives_the_same_and_can_be_left_early() -> None:
+    def asked() -> NormalizedReplay:
+        return replay_normalized(
+            exchange="bitmex",
+            from_="2024-03-01",
+            to="2024-03-01T00:02",
+            data_types=["trade", "book_snapshot_5_1s"],
+            sample=True,
+        )
+
+    messages = [message async for message in asked()]
+    assert messages == list(asked())
+    left = aiter(asked())
+    assert await anext(left) == messages[0]
+    await left.aclose()  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from typing import Final
 
 from tardis_machine.config import EMPTY, Loaded, Section, describe, load
 from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.limits import LimitsConfig
@@ -45,7 +46,15 @@ def page() -> str:
 def sections() -> tuple[type[Section], ...]:
     """Every section of the server's configuration, in the order they are shown."""
     buses = (bus.config_type for bus in BUSES.values())
-    return (ServerConfig, LimitsConfig, HistoryConfig, PublishConfig, JournalConfig, *buses)
+    return (
+        ServerConfig,
+        LimitsConfig,
+        HistoryConfig,
+        LiveConfig,
+        PublishConfig,
+        JournalConfig,
+        *buses,
+    )
 
 
 def others() -> tuple[type[Section], ...]:

@@ -14,6 +14,7 @@ from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
 from tardis_machine.config import Loaded, load
 from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.app import TardisMachine, open_history
@@ -78,6 +79,7 @@ def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
         server=loaded[ServerConfig],
         limits=loaded[LimitsConfig],
         history=history,
+        live=loaded[LiveConfig],
         journal=loaded[JournalConfig],
         publish=loaded[PublishConfig],
         **buses,

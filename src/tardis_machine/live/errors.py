@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.messages import ErrorCode
 
 
 class LiveError(TardisMachineError):
@@ -12,7 +13,7 @@ class LiveError(TardisMachineError):
     exchange asks to wait at least.
     """
 
-    code: ClassVar[str] = "UNSPECIFIED"
+    code: ClassVar[ErrorCode | None] = None
     close_code: int = 1006
     retry_after_s: float = 0.0
 
@@ -20,7 +21,7 @@ class LiveError(TardisMachineError):
 class ConnectError(LiveError):
     """A connection that could not be made."""
 
-    code = "WS_CONNECT"
+    code: ClassVar[ErrorCode | None] = "WS_CONNECT"
 
     def __init__(self, host: str, reason: str, retry_after_s: float = 0.0) -> None:
         self.host = host

@@ -5,8 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import msgspec
-
+from tardis_machine.control import disconnect_line, error_line
 from tardis_machine.emit import parse_all
 from tardis_machine.emit.datatypes import sent, sources
 from tardis_machine.exchanges import BookGapError
@@ -50,26 +49,6 @@ class Listener(Protocol):
     def send(self, data: bytes, count: int) -> None: ...
 
     def end(self, error: Exception) -> None: ...
-
-
-class Disconnection(msgspec.Struct, tag_field="type", tag="disconnect", omit_defaults=True):
-    """A disconnect as clients get it; buses get the reason, too."""
-
-    exchange: str
-    localTimestamp: str  # noqa: N815 - the message's own spelling
-    symbols: Sequence[str] | None = None
-    reason: str | None = None
-    closeCode: int | None = None  # noqa: N815
-
-
-class Failure(msgspec.Struct, tag_field="type", tag="error", omit_defaults=True):
-    """An error as clients get it; buses get its code, too."""
-
-    exchange: str
-    localTimestamp: str  # noqa: N815 - the message's own spelling
-    details: str
-    subSequentErrorsCount: int  # noqa: N815
-    code: str | None = None
 
 
 class Feed:
@@ -197,8 +176,8 @@ class Feed:
         """Tell of an error, those who asked and the buses; after too many, end the stream."""
         self.flush()
         self._errors += 1
-        code = error.code if isinstance(error, LiveError) else LiveError.code
-        self._statistics.errors[self.exchange, code] += 1
+        code = error.code if isinstance(error, LiveError) else None
+        self._statistics.errors[self.exchange, code or "UNSPECIFIED"] += 1
         held_back = self._throttle.allow()
         if held_back is not None:
             log.warning(
@@ -210,11 +189,10 @@ class Feed:
                     "held_back": held_back,
                 },
             )
-        failure = Failure(self.exchange, self._clock.stamp(), str(error), self._errors)
-        line = msgspec.json.encode(failure) + b"\n"
+        told = (self.exchange, self._clock.stamp(), str(error), self._errors)
         if self._journal is not None:
-            failure.code = None if code == LiveError.code else code
-            self._journal.append(msgspec.json.encode(failure) + b"\n", 1)
+            self._journal.append(error_line(*told, code=code), 1)
+        line = error_line(*told)
         for listener in tuple(self._listeners):
             if listener.with_errors:
                 self._send_to(listener, line, 1)
@@ -242,16 +220,16 @@ class Feed:
         if local == self._last_disconnect:  # two at once are still two
             local = self._clock.stamp()
         self._last_disconnect = local
-        symbols = self._concerned(connection)
-        message = Disconnection(self.exchange, local, symbols)
+        told = (self.exchange, local, self._concerned(connection))
         # Whoever drops all books now needs those that are still good once more.
         books = [line for each in self._books.values() for line in each.snapshots()]
         kept = b"".join(books)
-        line = msgspec.json.encode(message) + b"\n"
         if self._journal is not None:
-            message.reason = str(error)[:1000]
-            message.closeCode = error.close_code
-            self._journal.append(msgspec.json.encode(message) + b"\n" + kept, 1 + len(books))
+            published = disconnect_line(
+                *told, reason=str(error)[:1000], close_code=error.close_code
+            )
+            self._journal.append(published + kept, 1 + len(books))
+        line = disconnect_line(*told)
         for listener in tuple(self._listeners):
             if listener.with_disconnects:
                 self._send_to(listener, line + kept, 1 + len(books))

@@ -1,7 +1,8 @@
 """Normalized replays: one or several streams of history, merged by local time."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,7 @@ from tardis_machine.merge import Batch, Merge
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.normalize import Malformed, Normalizer
 from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.waiting import settled
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +22,8 @@ log = logging.getLogger(__name__)
 class NormalizedReplay:
     """Streams of history, normalized and merged by local time; of equal times the first is first.
 
-    Iterate over it for typed messages, or over `batches()` for the bytes. Each batch takes a few
-    milliseconds, unless `pending()` tells what it has to wait for.
+    Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes.
+    Each batch takes a few milliseconds, unless `pending()` tells what it has to wait for.
 
     `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
     whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
@@ -105,6 +107,22 @@ class NormalizedReplay:
         for batch in self.batches():
             yield from decode_lines(batch.data)
 
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Replay without holding the event loop for longer than a step takes."""
+        batches = self.batches()
+        try:
+            while True:
+                while (waiting := self.pending()) is not None and not waiting.done():
+                    await settled(waiting)
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                for message in decode_lines(batch.data):
+                    yield message
+                await asyncio.sleep(0)
+        finally:
+            batches.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -127,7 +145,7 @@ class NormalizedReplay:
         if self._owned is not None:
             self._owned.close()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Replay to the end."""
         try:
             for merged in self._merge.steps():

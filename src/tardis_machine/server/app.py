@@ -11,6 +11,7 @@ from tardis_machine.config import ConfigError, Section, from_dict, options
 from tardis_machine.history import History
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.kernel import kernel
+from tardis_machine.live.settings import LiveConfig
 from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
@@ -48,8 +49,9 @@ class TardisMachine:
         …
         await machine.stop()
 
-    Further keywords are the settings of ServerConfig, LimitsConfig and HistoryConfig. `event_bus`
-    names its provider; each bus also has a keyword of its own, so that several can be on at once.
+    Further keywords are the settings of ServerConfig, LimitsConfig, HistoryConfig and LiveConfig.
+    `event_bus` names its provider; each bus also has a keyword of its own, so that several can be
+    on at once.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class TardisMachine:
         server: ServerConfig | None = None,
         limits: LimitsConfig | None = None,
         history: HistoryConfig | None = None,
+        live: LiveConfig | None = None,
         journal: JournalConfig | Mapping[str, Any] | None = None,
         publish: PublishConfig | Mapping[str, Any] | None = None,
         event_bus: BusSettings | None = None,
@@ -67,8 +70,9 @@ class TardisMachine:
         self.config = server or _section(ServerConfig, settings)
         self._limits_config = limits or _section(LimitsConfig, settings)
         self._history_config = history or _section(HistoryConfig, settings)
+        self._live_config = live or _section(LiveConfig, settings)
         if settings:
-            owners = (ServerConfig, LimitsConfig, HistoryConfig)
+            owners = (ServerConfig, LimitsConfig, HistoryConfig, LiveConfig)
             known = [option.name for owner in owners for option in options(owner)]
             raise ConfigError(
                 next(iter(settings)), None, f"unknown setting, expected one of {', '.join(known)}"
@@ -147,6 +151,7 @@ class TardisMachine:
             limits=Limits(self._limits_config, self.metrics),
             port=sockets.http[0].getsockname()[1],
             history=history,
+            live=self._live_config,
             metrics=self.metrics,
             outbox=self._outbox,
             siblings=siblings,

@@ -2,13 +2,13 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 
 from tardis_machine.replay import Batch
+from tardis_machine.waiting import settled
 
 _SEND_BYTES: Final = 64 * 1024
 _SEND_AFTER_S: Final = 0.25
@@ -128,23 +128,6 @@ async def deliver(
         if size >= _SEND_BYTES or (size and time.monotonic() - sent_at > _SEND_AFTER_S):
             await flush()
     await flush()
-
-
-async def settled(waiting: "concurrent.futures.Future[object]") -> None:
-    """Wait until a future of another thread is done, whatever its outcome; never cancel it."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    def wake(_: "concurrent.futures.Future[object]") -> None:
-        with contextlib.suppress(RuntimeError):  # the loop may have closed meanwhile
-            loop.call_soon_threadsafe(finish)
-
-    waiting.add_done_callback(wake)
-    await done
 
 
 async def _record(journal: Journal, batch: Batch) -> None:

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tardis_machine.history import History
+from tardis_machine.live.hub import Hub
+from tardis_machine.live.settings import LiveConfig
+from tardis_machine.live.statistics import LiveCollector
 from tardis_machine.metrics import Metrics
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.options import ReplayNormalizedOptions, StreamNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server.access import Gate
@@ -36,6 +39,7 @@ class Services:
     port: int
     history: History
     metrics: Metrics
+    live: LiveConfig = field(default_factory=LiveConfig)
     outbox: "Outbox | None" = None
     siblings: Siblings | None = None
     turns: Turns = field(default_factory=Turns)
@@ -43,8 +47,12 @@ class Services:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        """Make the gate that both ports share."""
+        """Make what both ports share."""
         self.gate = Gate(self.config, self.port)
+        self.hub = Hub(self.live, open_journal=self.live_journal)
+        counted = self.hub.resources
+        collector = LiveCollector(counted.statistics, lambda: counted.inbox.size)
+        self.metrics.registry.register(collector)
         self.ending = False
         self._work: set[asyncio.Future[Any]] = set()
         self._responses: set[asyncio.Task[object]] = set()
@@ -69,9 +77,20 @@ class Services:
             work.cancel()
         if self._responses:
             await asyncio.wait(self._responses, timeout=patience_s)
+        await self.hub.close()
+
+    def live_journal(self, options: StreamNormalizedOptions) -> Journal | None:
+        """Open the journal of a live stream, which all of its clients share."""
+        route = "/ws-stream-normalized"
+        return self.journal((options,), flow="ws-stream", transport="ws", route=route)
 
     def journal(
-        self, options: Sequence[ReplayNormalizedOptions], *, flow: str, transport: str, route: str
+        self,
+        options: Sequence[ReplayNormalizedOptions | StreamNormalizedOptions],
+        *,
+        flow: str,
+        transport: str,
+        route: str,
     ) -> Journal | None:
         """Open the journal of a response, if it is to be published."""
         if self.outbox is None or not all(each.publish for each in options):
@@ -83,7 +102,7 @@ class Services:
             session_id=identity,
             transport=transport,
             route=route,
-            origin="replay",
+            origin="realtime" if flow == "ws-stream" else "replay",
         )
 
     async def run(

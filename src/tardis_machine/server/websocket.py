@@ -1,19 +1,32 @@
 """The WebSocket port: which path is served by which endpoint."""
 
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
 
+from tardis_machine.control import error_line
+from tardis_machine.messages import ErrorCode
+from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
-from tardis_machine.server.answers import failure
+from tardis_machine.server.answers import failure, text_of
+from tardis_machine.server.pace import Journal
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import INTERNAL, OK, POLICY, Close, Session
+from tardis_machine.server.stream import STREAM_NORMALIZED, stream_normalized
+from tardis_machine.times import iso_us
 
 Endpoint = Callable[[web.BaseRequest, Session], Coroutine[Any, Any, Close]]
 
 _REPLAY_NORMALIZED: Final = "/ws-replay-normalized"
-_LATER: Final = ("/ws-replay", "/ws-stream-normalized")
+_LATER: Final = ("/ws-replay",)
+_CODES: Final[dict[int | None, ErrorCode]] = {
+    401: "SOURCE_AUTH",
+    403: "SOURCE_AUTH",
+    429: "SOURCE_RATE_LIMIT",
+}
 
 
 class WebSocketRoutes:
@@ -21,7 +34,10 @@ class WebSocketRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._endpoints: dict[str, Endpoint] = {_REPLAY_NORMALIZED: self._replay_normalized}
+        self._endpoints: dict[str, Endpoint] = {
+            _REPLAY_NORMALIZED: self._replay_normalized,
+            STREAM_NORMALIZED: partial(stream_normalized, services),
+        }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Take one connection to its end."""
@@ -58,8 +74,34 @@ class WebSocketRoutes:
             journal = services.journal(
                 options, flow="ws-replay", transport="ws", route=_REPLAY_NORMALIZED
             )
-            replay = replay_normalized_many(options, history=services.history, strict=strict)
-            await services.run(
-                _REPLAY_NORMALIZED, replay, replay.batches(), session.send, session.outlet, journal
-            )
+            try:
+                replay = replay_normalized_many(options, history=services.history, strict=strict)
+                await services.run(
+                    _REPLAY_NORMALIZED,
+                    replay,
+                    replay.batches(),
+                    session.send,
+                    session.outlet,
+                    journal,
+                )
+            except ConnectionError:
+                raise
+            except Exception as error:
+                if journal is not None:
+                    _publish(error, options, journal)
+                raise
         return Close(OK, "WS replay-normalized finished")
+
+
+def _publish(
+    error: Exception, options: Sequence[ReplayNormalizedOptions], journal: Journal
+) -> None:
+    """Tell the buses that a replay ends before its time; its client learns it from the close."""
+    status = getattr(error, "status", None)
+    names = dict.fromkeys(each.exchange for each in options)
+    failed = getattr(error, "exchange", None)
+    local = iso_us(time.time_ns() // 1000)
+    for name in (failed,) if failed in names else names:
+        journal.append_hidden(
+            error_line(name, local, text_of(error), 1, code=_CODES.get(status)), 1
+        )
