@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import time_ns
 
@@ -81,7 +82,8 @@ def plan(
     if symbols is not None and not symbols:
         raise DialectError(exchange.name, 'invalid "symbols": [], expected at least one symbol')
     now = time_ns() // 1000
-    filters = tuple(filters_of.normalize(exchange.filters(types, symbols, now, now)))
+    with _refusing(exchange.name, symbols):
+        filters = tuple(filters_of.normalize(exchange.filters(types, symbols, now, now)))
     for each in filters:
         _check_symbols(exchange.name, dialect, each)
     secrets = _secrets(exchange.name, dialect, environ)
@@ -108,10 +110,24 @@ def plan(
     found = Plan(exchange, dialect, filters, secrets, connections, pollings, environ)
     for connecting in connections:
         # What the exchange cannot be asked shows now, not while connecting.
-        list(dialect.subscribe(connecting.filters, found.session()))
+        with _refusing(exchange.name, symbols):
+            list(dialect.subscribe(connecting.filters, found.session()))
     for snapshot in dialect.snapshots:
         found.rest_url(snapshot.url)
     return found
+
+
+@contextmanager
+def _refusing(exchange: str, symbols: Sequence[str] | None) -> Iterator[None]:
+    """Say of symbols that they are none of this exchange's, where it takes them apart."""
+    try:
+        yield
+    except DialectError:
+        raise
+    except (LookupError, ValueError) as error:
+        shown = ", ".join(symbols or ())[:200]
+        reason = f'invalid "symbols": {shown}, not as this exchange spells them ({error})'
+        raise DialectError(exchange, reason) from error
 
 
 def _check_symbols(exchange: str, dialect: Dialect, asked: Filter) -> None:
