@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
+from tardis_machine.options import StreamNormalizedOptions
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
 
@@ -48,7 +48,8 @@ async def stream_normalized(
     services: Services, request: web.BaseRequest, session: Session
 ) -> Close:
     """Stream until the client goes, falls behind, or the exchange fails for good."""
-    options = parse_stream_normalized(request.query.get("options"), strict=services.config.strict)
+    asked = request.query.get("options")
+    options = services.limits.stream_normalized(asked, strict=services.config.strict)
     client = _Client(session, services, options)
     metrics = services.metrics
     began = time.monotonic()
