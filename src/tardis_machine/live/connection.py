@@ -191,6 +191,10 @@ class Connection:
                 (self._failure, *main), return_when=asyncio.FIRST_COMPLETED
             )
             first, *_ = [each.exception() for each in done]  # all are asked, or asyncio complains
+            if isinstance(first, SendError):
+                # Why it cannot be sent to is still to be read.
+                ended, _ = await asyncio.wait((main[0],), timeout=_CLOSE_S)
+                first = next((each.exception() for each in ended), first)
         finally:
             tasks = (*main, *self._tasks)
             for timer in self._timers:
