@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox, ResponseJournal
+from tardis_machine.server.metrics import Metrics
 from tests.cli.conftest import launch, run  # noqa: F401 - fixtures
 from tests.publish.brokers import Broker, kafka_broker, nats_broker
 from tests.servers.kafka import KafkaBroker
@@ -66,7 +66,7 @@ async def publish(journal_dir: Path) -> AsyncIterator[Start]:
             buses,
             JournalConfig(**({"dir": journal_dir} | (journal or {}))),
             PublishConfig(**({"retry_max_s": 1.0, "send_timeout_s": 5.0} | settings)),
-            metrics or Metrics(),
+            (metrics or Metrics()).registry,
         )
         await made.start()
         started.append(made)

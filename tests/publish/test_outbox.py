@@ -13,11 +13,11 @@ from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError
 from tardis_machine.journal import Directory, JournalFullError
 from tardis_machine.messages import ErrorMessage
-from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox
+from tardis_machine.server.metrics import Metrics
 from tests.buses.events import lines
 from tests.cli.conftest import Run
 from tests.publish.brokers import Broker, nats_broker
@@ -329,7 +329,7 @@ async def test_an_entry_beyond_the_encoder_does_not_stop_the_rest(
 
 
 def test_nothing_happens_before_start(journal_dir: Path, file: FileConfig) -> None:
-    Outbox({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics())
+    Outbox({"file": file}, JournalConfig(dir=journal_dir), PublishConfig(), Metrics().registry)
     assert not journal_dir.exists()
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from prometheus_client import CollectorRegistry
+
 from tardis_machine.bronze import Origin
 from tardis_machine.config import ConfigError, to_dict
 from tardis_machine.errors import TardisMachineError
@@ -16,7 +18,6 @@ from tardis_machine.journal import BoundError, Directory, JournalFullError, Prov
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import aside
 from tardis_machine.log import JsonFormatter, Throttle
-from tardis_machine.metrics import Metrics
 from tardis_machine.publish.accounts import Account, BusReport, DrainReport, Snapshot
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses.base import BusConfig
@@ -49,7 +50,7 @@ class Outbox:
         buses: Mapping[str, BusConfig],
         journal: JournalConfig,
         publish: PublishConfig,
-        metrics: Metrics,
+        registry: CollectorRegistry,
     ) -> None:
         for config in buses.values():
             config.expect_client()
@@ -66,7 +67,7 @@ class Outbox:
         self.stopped = False
         self.lost = 0
         self.lost_said = Throttle()
-        metrics.registry.register(PublishingCollector(self._state))
+        registry.register(PublishingCollector(self._state))
 
     @property
     def writer(self) -> Writer:

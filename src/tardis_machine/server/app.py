@@ -12,7 +12,6 @@ from tardis_machine.history import History
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.metrics import Metrics
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -20,6 +19,7 @@ from tardis_machine.sample import SAMPLE
 from tardis_machine.server.http import HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Listener
+from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
@@ -88,7 +88,10 @@ class TardisMachine:
             from tardis_machine.publish import outbox  # noqa: PLC0415
 
             self._outbox = outbox.Outbox(
-                buses, _as(JournalConfig, journal), _as(PublishConfig, publish), self.metrics
+                buses,
+                _as(JournalConfig, journal),
+                _as(PublishConfig, publish),
+                self.metrics.registry,
             )
         self._services: Services | None = None
         self._servers: list[asyncio.Server] = []

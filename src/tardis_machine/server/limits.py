@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from tardis_machine.config import Section, setting
 from tardis_machine.emit.datatypes import BookSnapshots, parse
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.metrics import Metrics
 from tardis_machine.options import (
     OptionsError,
     ReplayNormalizedOptions,
@@ -16,6 +15,7 @@ from tardis_machine.options import (
     parse_replay_normalized,
     parse_stream_normalized,
 )
+from tardis_machine.server.metrics import Metrics
 
 _RETRY_AFTER_S: Final = 5
 

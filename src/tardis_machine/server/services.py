@@ -13,12 +13,12 @@ from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
-from tardis_machine.metrics import Metrics
 from tardis_machine.options import ReplayNormalizedOptions, StreamNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server.access import Gate
 from tardis_machine.server.limits import Limits
+from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
