@@ -16,10 +16,12 @@ os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts
 
 pytest_plugins = (
     "tests.servers.tardis_api",
+    "tests.servers.aws",
     "tests.servers.kafka",
     "tests.servers.nats",
     "tests.servers.proxy",
     "tests.kernels",
+    "tests.servers.redis",
 )
 
 

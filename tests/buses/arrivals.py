@@ -1,8 +1,9 @@
 """What has arrived at a bus, and whether that keeps the promises."""
 
 import asyncio
+import base64
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nats
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -77,6 +78,70 @@ def from_stream(url: str, stream: str) -> list[Arrival]:
             await client.close()
 
     return asyncio.run(read())
+
+
+def from_kinesis(client: Any, stream: str) -> list[Arrival]:
+    """Read a stream's shards from the beginning to what is now their end."""
+    found = []
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        iterator = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while True:
+            answer = client.get_records(ShardIterator=iterator, Limit=10_000)
+            for record in answer["Records"]:
+                event = NormalizedEvent.FromString(record["Data"])
+                case = _camel(event.WhichOneof("payload"))
+                headers = {"event-id": event.event_id, "payload-case": case}
+                found.append(Arrival(stream, record["PartitionKey"], headers, record["Data"]))
+            iterator = answer.get("NextShardIterator")
+            if not answer["Records"] or iterator is None:
+                break
+    return found
+
+
+def _camel(name: str) -> str:
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)
+
+
+def from_sqs(client: Any, queue: str) -> list[Arrival]:
+    """Take everything out of a queue; a message without group has the key it would have had."""
+    found = []
+    while True:
+        messages = client.receive_message(
+            QueueUrl=queue,
+            MaxNumberOfMessages=10,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+            VisibilityTimeout=600,
+        ).get("Messages", [])
+        if not messages:
+            return found
+        for message in messages:
+            value = base64.b64decode(message["Body"], validate=True)
+            headers = {n: a["StringValue"] for n, a in message["MessageAttributes"].items()}
+            key = message["Attributes"].get("MessageGroupId")
+            if key is None:
+                event = NormalizedEvent.FromString(value)
+                key = f"{event.exchange}|{event.symbol}|{headers['payload-case']}"
+            found.append(Arrival(queue, key, headers, value))
+        handles = [
+            {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
+            for number, message in enumerate(messages)
+        ]
+        client.delete_message_batch(QueueUrl=queue, Entries=handles)
+
+
+def from_redis(client: Any, stream: str) -> list[Arrival]:
+    """Read a stream from the beginning to what is now its end."""
+    found = []
+    for _, fields in client.xrange(stream):
+        value = fields.pop(b"value")
+        headers = {name.decode(): text.decode() for name, text in fields.items()}
+        found.append(Arrival(stream, stream, headers, value))
+    client.close()
+    return found
 
 
 def assert_promises_kept(sent: Sequence[Record], arrived: Sequence[Arrival]) -> None:

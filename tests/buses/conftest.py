@@ -9,6 +9,7 @@ import pytest
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.kafka import KafkaConfig, KafkaEventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
+from tests.buses.benches import BENCHES, Bench
 from tests.servers.certificates import Certificates
 from tests.servers.kafka import KafkaBroker
 from tests.servers.proxy import Proxy
@@ -82,6 +83,18 @@ def secure_kafka(
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.kafka] if name == "kafka" else []) for name in BENCHES
+    ]
+)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Every bus in turn."""
+    made = BENCHES[request.param](request)
+    yield made
+    made.close()
 
 
 @pytest.fixture

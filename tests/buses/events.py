@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from tardis_machine.bronze import Context, Encoder, Event, Origin
+from tardis_machine.bronze.varints import varint
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.fates import Failure
 from tardis_machine.publish.record import Record
@@ -22,6 +23,8 @@ CONTEXT = Context(
     route="/replay-normalized",
     meta={"desk": "delta one"},
 )
+_UNKNOWN_FIELD = varint(15_000 << 3 | 2)
+_PATIENCE = 1_000
 _START = datetime(2024, 3, 1, tzinfo=UTC)
 
 
@@ -67,8 +70,15 @@ def records(
 
 
 def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = None) -> Record:
-    """Give a record another value: zeros, or what no compression makes smaller."""
-    value = bytes(size) if noise is None else random.Random(noise).randbytes(size)
+    """Blow a record up with a field nobody knows: of zeros, or of what no compression shrinks."""
+    for digits in range(1, 5):
+        count = size - len(record.value) - len(_UNKNOWN_FIELD) - digits
+        length = varint(count)
+        if len(length) == digits:
+            break
+    filling = bytes(count) if noise is None else random.Random(noise).randbytes(count)
+    value = record.value + _UNKNOWN_FIELD + length + filling
+    assert len(value) == size
     event = msgspec.structs.replace(record.event, value=value)
     return Record(event, record.target, bus.weigh(event, record.target))
 
@@ -82,9 +92,12 @@ def deliver(
     """
     rejected: list[Failure] = []
     left = list(pending)
+    fruitless = 0
     while left:
         sent = left[:batch]
         result = bus.send(sent, timeout_s)
+        fruitless = 0 if result.delivered or not sent else fruitless + 1
+        assert fruitless < _PATIENCE, result.failures[0].error
         assert result.delivered + len(result.failures) == len(sent)
         again = [sent[place] for place, error in result.failures if error.retriable]
         rejected += [failure for failure in result.failures if not failure.error.retriable]

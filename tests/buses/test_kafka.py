@@ -1,15 +1,25 @@
 """The Kafka bus on a real broker."""
 
+import random
+import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tardis_machine.publish.buses.base import EventBus
-from tardis_machine.publish.buses.errors import BusUnavailableError
+from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
 from tests.buses.arrivals import assert_promises_kept, from_kafka, topics
-from tests.buses.events import CONTEXT, deliver, events, records, routed
+from tests.buses.events import CONTEXT, deliver, events, records, resized, routed
 from tests.servers.kafka import KafkaBroker
+from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.kafka
 
@@ -133,3 +143,110 @@ def test_check_reaches_the_broker_and_creates_nothing(
 
     bus.connect()
     assert bus.check() == f"{kafka.address}, topics {name}"
+
+
+def limit_topic(address: str, topic: str, size: int) -> None:
+    """Change how large a message a topic takes."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": address})
+    for changed in admin.incremental_alter_configs([resource]).values():
+        changed.result()
+    # The controller has it; the broker follows.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        if described.result()["max.message.bytes"].value == str(size):
+            return
+    raise TimeoutError("the topic's limit did not change")
+
+
+def produce_requests(said: bytearray) -> int:
+    """Count the produce requests in what one client said to a broker."""
+    count, place = 0, 0
+    while place + 6 <= len(said):
+        size = int.from_bytes(said[place : place + 4], "big")
+        count += said[place + 4 : place + 6] == b"\0\0"
+        place += 4 + size
+    return count
+
+
+def test_mistake_2_and_3_a_refused_batch_is_neither_repeated_whole_nor_overtaken(
+    kafka: KafkaBroker, kafka_bus: Make, name: str
+):
+    """The topic's limit falls while the producer runs: the broker refuses a whole batch.
+
+    Those behind it are small enough, and would get in before the innocent ones of that batch.
+    """
+    bus = kafka_bus(kafka.address, config={"batch.num.messages": "10"})
+    first, rest = records(bus, 10), records(bus, 3_000, start=10)
+    deliver(bus, first)
+    large = 1_703
+    # Noise, since the broker looks at what compression has made of it.
+    rest[large] = resized(bus, rest[large], 8_000, noise=8)
+    limit_topic(kafka.address, name, 5_000)
+
+    rejected = deliver(bus, rest, batch=3_000, timeout_s=20)
+
+    assert len(rejected) == 1
+    assert isinstance(rejected[0].error, RecordRejectedError)
+    del rest[large]
+    arrived = from_kafka(kafka.address, name)
+    assert len(arrived) == len(first) + len(rest)
+    assert_promises_kept(first + rest, arrived)
+
+
+def test_mistake_2_and_3_a_record_refused_for_itself_is_found_among_its_batch(
+    kafka: KafkaBroker, kafka_bus: Make, name: str
+):
+    """A compacted topic refuses records without a key, and says so of the whole batch."""
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    compacted = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([compacted])[name].result()
+    bus = kafka_bus(kafka.address, config={"batch.num.messages": "10"})
+    sent = records(bus, 400)
+    keyless = {7, 250}
+    for place in keyless:
+        sent[place] = sent[place]._replace(target=sent[place].target._replace(key=None))
+
+    rejected = deliver(bus, sent, batch=400, timeout_s=20)
+
+    assert len(rejected) == len(keyless)
+    accepted = [record for place, record in enumerate(sent) if place not in keyless]
+    arrived = from_kafka(kafka.address, name)
+    assert len(arrived) == len(accepted)
+    assert_promises_kept(accepted, arrived)
+
+
+def test_mistake_2_and_3_a_cut_connection_repeats_nothing_and_breaks_no_order(
+    proxied_kafka: tuple[KafkaBroker, Proxy], kafka_bus: Make, name: str
+):
+    broker, proxy = proxied_kafka
+    bus = kafka_bus(f"127.0.0.1:{proxy.port}", config={"batch.num.messages": "10"})
+    sent = records(bus, 6_000, padding=300)
+    chance = random.Random(5)
+    for start in range(0, len(sent), 1_000):
+        proxy.cut_after(chance.randrange(2_000, 60_000))
+        deliver(bus, sent[start : start + 1_000], timeout_s=30)
+
+    arrived = from_kafka(broker.address, name)
+    assert_promises_kept(sent, arrived)
+    # One producer lived through all of it, and the broker knows what it has from it already.
+    assert len(arrived) == len(sent)
+
+
+def test_mistake_4_a_batch_is_bounded_by_bytes_and_takes_few_requests(
+    proxied_kafka: tuple[KafkaBroker, Proxy], kafka_bus: Make
+):
+    _, proxy = proxied_kafka
+    bus = kafka_bus(f"127.0.0.1:{proxy.port}")
+    bus.connect()
+    bus.send(records(bus, 1), 20)
+    proxy.cut()
+    proxy.said.clear()
+
+    assert bus.send(records(bus, 2_000, start=1), 20).delivered == 2_000
+
+    assert 1 <= produce_requests(proxy.said) <= 20
+    assert bus.limits.bytes <= 64 << 20
+    assert bus.limits.records <= 100_000

@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import random
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -10,12 +13,15 @@ import nats as client
 import pytest
 
 from tardis_machine.publish.buses.base import EventBus
-from tardis_machine.publish.buses.errors import BusUnavailableError
+from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
+from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_stream
-from tests.buses.events import deliver, events, records, routed
+from tests.buses.events import deliver, events, records, resized, routed
 from tests.servers.nats import NatsServer
+from tests.servers.proxy import Proxy
 
 Make = Callable[..., EventBus]
+StartNats = Callable[..., NatsServer]
 
 
 def with_jetstream(url: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -95,7 +101,9 @@ def test_route_beats_template_and_values_are_cleaned(nats: NatsServer, nats_bus:
 
 def test_a_symbol_cannot_smuggle_in_tokens(nats: NatsServer, nats_bus: Make, name: str):
     bus = nats_bus(nats.url, subject_template=f"{name}.{{{{symbol}}}}")
-    event = msgspec.structs.replace(events(1)[0], symbol="BTC.USD *>\r\nX")
+    [event] = events(1)
+    series = event.series._replace(symbol="BTC.USD *>\r\nX")
+    event = msgspec.structs.replace(event, series=series)
 
     assert bus.send(routed(bus, [event]), 10).delivered == 1
 
@@ -189,3 +197,163 @@ def test_check_reaches_the_server_and_creates_nothing(
 
     bus.connect()
     assert bus.check() == f"{nats.url}, subjects {name}, streams {name}"
+
+
+def test_mistake_1_and_2_a_failure_inside_a_success_is_reported_alone(
+    nats: NatsServer, nats_bus: Make, name: str
+):
+    """The stream itself refuses one message, with an answer like any other."""
+    with_jetstream(
+        nats.url, lambda js: js.add_stream(name=name, subjects=[name], max_msg_size=2_000)
+    )
+    bus = nats_bus(nats.url)
+    sent = records(bus, 100)
+    sent[40] = resized(bus, sent[40], 3_000)
+
+    result = bus.send(sent, 10)
+
+    assert result.delivered == 99
+    [(place, error)] = result.failures
+    assert place == 40
+    assert isinstance(error, RecordRejectedError)
+    assert len(from_stream(nats.url, name)) == 99
+
+
+def test_mistake_3_a_full_stream_breaks_no_order(nats: NatsServer, nats_bus: Make, name: str):
+    """Room comes free while messages are refused: none may slip in before an earlier one."""
+    with_jetstream(
+        nats.url,
+        lambda js: js.add_stream(name=name, subjects=[name], max_msgs=500, discard="new"),
+    )
+    bus = nats_bus(nats.url)
+    sent = records(bus, 3_000)
+    kept: list[str] = []
+    stop = threading.Event()
+
+    def take() -> None:
+        while not stop.wait(0.05):
+            kept.extend(_taken(nats.url, name))
+
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take)
+        deliver(bus, sent, batch=1_000)
+        stop.set()
+        taking.result()
+    kept.extend(_taken(nats.url, name))
+
+    assert kept == [record.event.event_id for record in sent]
+
+
+def test_mistake_3_a_cut_connection_breaks_no_order(
+    start_nats: StartNats, nats_bus: Make, name: str, proxy: Proxy
+):
+    server = start_nats()
+    proxy.target = server.port
+    bus = nats_bus(f"nats://127.0.0.1:{proxy.port}")
+    sent = records(bus, 6_000, padding=300)
+    chance = random.Random(5)
+    duplicates = 0
+    for start in range(0, len(sent), 1_000):
+        proxy.cut_after(chance.randrange(2_000, 600_000))
+        left = sent[start : start + 1_000]
+        while left:
+            result = bus.send(left, 10)
+            duplicates += result.duplicates
+            left = [left[failure.place] for failure in result.failures]
+
+    arrived = from_stream(server.url, name)
+    assert len(arrived) == len(sent)
+    assert_promises_kept(sent, arrived)
+    assert duplicates > 0
+
+
+def test_mistake_7_an_oversized_message_is_rejected_for_good_and_blocks_nothing(
+    start_nats: StartNats, nats_bus: Make, name: str
+):
+    """Headers count too, and a server hangs up on whoever sends too much."""
+    server = start_nats("max_payload: 10000")
+    bus = nats_bus(server.url)
+    sent = records(bus, 500)
+    sent[1] = resized(bus, sent[1], 10_000)
+    sent[2] = resized(bus, sent[2], 10_000 - _frame_size(sent[2]) + 1)
+    sent[3] = resized(bus, sent[3], 10_000 - _frame_size(sent[3]))
+
+    rejected = deliver(bus, sent)
+
+    assert [failure.place for failure in rejected] == [1, 2]
+    assert "10000 at most" in str(rejected[0].error)
+    assert len(from_stream(server.url, name)) == 498
+
+
+@pytest.mark.parametrize(
+    ("accepts", "uses"),
+    [
+        ("user: writer, password: right-horse", {"user": "writer", "pass_": "wrong-battery"}),
+        ("token: right-horse", {"token": "wrong-battery"}),
+    ],
+)
+def test_mistake_10_neither_secrets_nor_events_are_logged(
+    start_nats: StartNats,
+    nats_bus: Make,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    accepts: str,
+    uses: dict[str, str],
+):
+    caplog.set_level(logging.DEBUG)
+    server = start_nats(f"authorization {{ {accepts} }}")
+    bus = nats_bus(server.url, **uses)
+
+    result = bus.send(records(bus, 10), 2)
+
+    assert "uthorization" in str(result.failures[0].error)
+    everything = caplog.text + "".join(capfd.readouterr()) + str(result)
+    everything += "".join(str(vars(record)) for record in caplog.records)
+    assert "wrong-battery" not in everything
+    assert "S0" not in everything
+
+
+def test_mistake_11_acknowledgements_are_not_awaited_one_by_one(
+    nats: NatsServer, nats_bus: Make, proxy: Proxy
+):
+    proxy.target = nats.port
+    bus = nats_bus(f"nats://127.0.0.1:{proxy.port}")
+    bus.connect()
+    proxy.hold_answers()
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(bus.send, records(bus, 5_000), 30)
+        proxy.wait_until(lambda said: said.count(b"HPUB ") >= 2_000)
+        most = proxy.said.count(b"HPUB ")
+        proxy.release_answers()
+        assert sending.result().delivered == 5_000
+    assert most == 2_000
+
+
+@pytest.mark.parametrize("case", ["trade", "bookChange"])
+def test_mistake_8_without_a_template_the_routed_destination_is_the_key(
+    nats: NatsServer, nats_bus: Make, name: str, case: str
+):
+    bus = nats_bus(nats.url, subject_routing={case: f"{name}.{case}"})
+
+    found = {record.destination: record.key for record in routed(bus, events(8))}
+
+    assert found == {name: name, f"{name}.{case}": f"{name}.{case}"}
+
+
+def _taken(url: str, stream: str) -> list[str]:
+    """Read a stream, then delete what was read."""
+    arrived = [arrival.headers["event-id"] for arrival in from_stream(url, stream)]
+    if arrived:
+        with_jetstream(url, lambda js: _purge_first(js, stream, len(arrived)))
+    return arrived
+
+
+async def _purge_first(js: Any, stream: str, count: int) -> None:
+    info = await js.stream_info(stream)
+    await js.purge_stream(stream, seq=info.state.first_seq + count)
+
+
+def _frame_size(record: Record) -> int:
+    lines = [*record.headers, ("Nats-Msg-Id", record.event.event_id)]
+    return len("NATS/1.0\r\n\r\n") + sum(len(f"{name}: {value}\r\n") for name, value in lines)

@@ -9,10 +9,16 @@ import pytest
 from tardis_machine.config import ConfigError, Loaded, load
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.kafka import KafkaConfig
+from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
+from tardis_machine.publish.buses.redis import RedisConfig
+from tardis_machine.publish.buses.sqs import SQSConfig
 
 KAFKA = ("--kafka-brokers", "h:9092", "--kafka-topic", "t")
 NATS = ("--nats-servers", "nats://h:4222", "--nats-subject", "s")
+KINESIS = ("--kinesis-stream", "s")
+SQS = ("--sqs-queue-url", "https://sqs.eu-west-1.amazonaws.com/1/q")
+REDIS = ("--redis-stream", "s")
 
 
 def loaded(*arguments: str, environ: Mapping[str, str] | None = None) -> Loaded:
@@ -48,6 +54,14 @@ def test_nothing_set_turns_nothing_on():
         ),
         ([*NATS, "--nats-user", "u"], "--nats-pass", "is missing"),
         ([*NATS, "--nats-create"], "--nats-create", "--nats-stream too"),
+        (["--kinesis-stream-routing", "trade:x"], "--kinesis-stream", "is missing"),
+        (["--kinesis-region", "eu-west-1"], "--kinesis-stream", "is missing"),
+        ([*KINESIS, "--kinesis-access-key-id", "a"], "--kinesis-secret-access-key", "is missing"),
+        ([*KINESIS, "--kinesis-session-token", "t"], "--kinesis-access-key-id", "is missing"),
+        (["--sqs-queue-routing", "trade:https://h/1/q"], "--sqs-queue-url", "is missing"),
+        ([*SQS, "--sqs-secret-access-key", "a"], "--sqs-access-key-id", "is missing"),
+        (["--redis-host", "h"], "--redis-stream", "--redis-host is set"),
+        (["--redis-stream-routing", "trade:x"], "--redis-stream", "is missing"),
     ],
 )
 def test_a_bus_half_configured_is_refused(arguments: Sequence[str], flag: str, said: str):
@@ -89,6 +103,24 @@ def test_a_bus_half_configured_is_refused(arguments: Sequence[str], flag: str, s
         ([*NATS, "--nats-mode", "stan"], "stan"),
         ([*NATS, "--nats-creds", "/no/such.creds"], "/no/such.creds"),
         ([*NATS, "--nats-max-batch-delay-ms", "99999999"], "99999999"),
+        ([*KINESIS, "--kinesis-stream", "a b"], "a b"),
+        ([*KINESIS, "--kinesis-stream-routing", "trade:a/b"], "a/b"),
+        ([*KINESIS, "--kinesis-endpoint-url", "localhost:4566"], "localhost:4566"),
+        ([*KINESIS, "--kinesis-order", "loose"], "loose"),
+        ([*KINESIS, "--kinesis-max-batch-size", "501"], "501"),
+        ([*KINESIS, "--kinesis-max-batch-bytes", "11MiB"], "11534336"),
+        ([*KINESIS, "--kinesis-partition-key-template", "{{nope}}"], "{{nope}}"),
+        ([*KINESIS, "--kinesis-static-headers", "a b:c"], "a b"),
+        ([*SQS, "--sqs-queue-url", "bronze"], "bronze"),
+        ([*SQS, "--sqs-queue-routing", "trade:bronze"], "bronze"),
+        ([*SQS, "--sqs-max-batch-size", "11"], "11"),
+        ([*SQS, "--sqs-max-batch-bytes", "2MiB"], "2097152"),
+        ([*SQS, "--sqs-message-group-template", "{{nope}}"], "{{nope}}"),
+        ([*SQS, "--sqs-attribute-templates", "a:{{nope}}"], "{{nope}}"),
+        ([*REDIS, "--redis-port", "0"], "0"),
+        ([*REDIS, "--redis-max-len", "-1"], "-1"),
+        ([*REDIS, "--redis-max-batch-size", "0"], "0"),
+        ([*REDIS, "--redis-tls", "--redis-tls-ca", "/no/such.pem"], "/no/such.pem"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_flag(arguments: Sequence[str], value: str):
@@ -121,6 +153,9 @@ def test_two_ways_to_log_in_are_refused():
         [*NATS, "--nats-servers", "nats://u:hush@h:4222"],
         [*KAFKA, "--kafka-schema-registry-url", "http://u:hush@h:8081"],
         [*KAFKA, "--kafka-config", "sasl.password=hush"],
+        [*REDIS, "--redis-url", "redis://u:hush@h:6379"],
+        [*KINESIS, "--kinesis-endpoint-url", "http://u:hush@h:4566"],
+        [*SQS, "--sqs-queue-url", "https://u:hush@h/1/q"],
     ],
 )
 def test_a_password_in_the_wrong_place_is_refused_and_not_repeated(arguments: Sequence[str]):
@@ -180,6 +215,7 @@ def test_what_weakens_the_promise_warns(arguments: Sequence[str], said: str):
             "TM_KAFKA_SCHEMA_REGISTRY_AUTH_PASSWORD",
             "http://h:8081 sends the password in clear",
         ),
+        (REDIS, "TM_REDIS_PASSWORD", "--redis-password goes to redis://localhost:6379 in clear"),
     ],
 )
 def test_credentials_in_clear_warn(arguments: Sequence[str], secret: str, said: str):
@@ -213,8 +249,12 @@ def test_settings_print_without_their_secrets():
         brokers=("h:1",), topic="t", sasl_password="hush", config={"ssl.key.password": "whisper"}
     )
     nats = NatsConfig(servers=("h",), subject="s", token="hush")
+    keys = {"access_key_id": "hush", "secret_access_key": "hush", "session_token": "hush"}
+    kinesis = KinesisConfig(stream="s", **keys)
+    sqs = SQSConfig(queue_url="https://h/1/q", **keys)
+    redis = RedisConfig(stream="s", password="hush")
 
-    for config in (kafka, nats):
+    for config in (kafka, nats, kinesis, sqs, redis):
         assert "hush" not in repr(config) + str(config)
         assert "whisper" not in repr(config)
     assert repr(nats).startswith("NatsConfig(servers=('h',), user=None, pass_=None, token='***'")
@@ -231,10 +271,21 @@ def test_an_encrypted_websocket_is_asked_for_by_its_name(tmp_path: Path):
 
 
 def test_the_defaults_warn_of_nothing():
-    assert loaded(*KAFKA, *NATS).warnings == []
+    assert loaded(*KAFKA, *NATS, *KINESIS, *SQS, *REDIS).warnings == []
 
 
-@pytest.mark.parametrize("name", ["kafka", "nats"])
+def test_a_token_in_clear_warns():
+    keys = {"TM_SQS_ACCESS_KEY_ID": "hush", "TM_SQS_SECRET_ACCESS_KEY": "hush"}
+    environ = {**keys, "TM_SQS_SESSION_TOKEN": "hush"}
+
+    [warning] = loaded(*SQS, "--sqs-endpoint-url", "http://h:4566", environ=environ).warnings
+
+    assert "--sqs-session-token goes to http://h:4566 in clear" in warning
+    assert loaded(*SQS, "--sqs-endpoint-url", "http://h:4566", environ=keys).warnings == []
+    assert "hush" not in str(loaded(*SQS, environ=environ).redacted())
+
+
+@pytest.mark.parametrize("name", ["kafka", "nats", "kinesis", "sqs", "redis"])
 def test_the_flags_of_the_issue_are_there(name: str):
     flags = {
         "kafka": "brokers topic topic-routing include-payloads key-template static-headers "
@@ -245,10 +296,20 @@ def test_the_flags_of_the_issue_are_there(name: str):
         "nats": "servers user pass token creds tls-ca tls-cert tls-key subject subject-routing "
         "include-payloads subject-template static-headers mode stream create max-batch-size "
         "max-batch-delay-ms",
+        "kinesis": "stream region endpoint-url access-key-id secret-access-key session-token "
+        "stream-routing include-payloads partition-key-template static-headers order create "
+        "max-batch-size max-batch-bytes max-batch-delay-ms",
+        "sqs": "queue-url region endpoint-url access-key-id secret-access-key session-token "
+        "queue-routing include-payloads attribute-templates static-attributes "
+        "message-group-template order max-batch-size max-batch-bytes max-batch-delay-ms",
+        "redis": "host port url username password tls tls-ca tls-cert tls-key stream "
+        "stream-routing include-payloads key-template static-headers max-len max-batch-size "
+        "max-batch-delay-ms",
     }
     known = {option.flag for option, _, _ in loaded().entries()}
 
-    assert {f"--{name}-{flag}" for flag in flags[name].split()} <= known
+    own = {flag for flag in known if flag.startswith(f"--{name}-")}
+    assert {f"--{name}-{flag}" for flag in flags[name].split()} == own
 
 
 @pytest.mark.parametrize(

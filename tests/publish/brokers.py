@@ -6,11 +6,26 @@ from dataclasses import dataclass
 from tardis_machine.config import options
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.buses.kafka import KafkaConfig
+from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
-from tests.buses.arrivals import Arrival, from_kafka, from_stream
+from tardis_machine.publish.buses.redis import RedisConfig
+from tardis_machine.publish.buses.sqs import SQSConfig
+from tests.buses.arrivals import (
+    Arrival,
+    from_kafka,
+    from_kinesis,
+    from_redis,
+    from_sqs,
+    from_stream,
+)
+from tests.servers.aws import KEYS, REGION, FaultProxy, Ministack
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer
 from tests.servers.process import ServerProcess
+from tests.servers.redis import RedisServer
+
+_PATIENT = 30_000
+_SLOW = 3_000
 
 
 @dataclass
@@ -18,9 +33,11 @@ class Broker:
     """One server and the bus that goes to it."""
 
     bus: str
-    server: ServerProcess
+    server: ServerProcess | FaultProxy
     config: BusConfig
     arrived: Callable[[], list[Arrival]]
+    messages: int = _PATIENT
+    """How many messages make a load of some seconds."""
 
     @property
     def buses(self) -> dict[str, BusConfig]:
@@ -32,7 +49,8 @@ class Broker:
         for option in options(type(self.config)):
             value = getattr(self.config, option.name)
             if value != option.default:
-                found.append(f"{option.flag}={option.shown(value)}")
+                shown = value if option.setting.secret else option.shown(value)
+                found.append(f"{option.flag}={shown}")
         return found
 
 
@@ -50,3 +68,22 @@ def nats_broker(server: NatsServer, stream: str) -> Broker:
         create=True,
     )
     return Broker("nats", server, config, lambda: from_stream(server.url, stream))
+
+
+def kinesis_broker(proxy: FaultProxy, service: Ministack, stream: str) -> Broker:
+    config = KinesisConfig(
+        stream=stream, region=REGION, endpoint_url=proxy.url, create=True, **KEYS
+    )
+    return Broker("kinesis", proxy, config, lambda: from_kinesis(service.client("kinesis"), stream))
+
+
+def sqs_broker(proxy: FaultProxy, service: Ministack, queue: str) -> Broker:
+    client = service.client("sqs")
+    url = client.create_queue(QueueName=f"{queue}.fifo", Attributes={"FifoQueue": "true"})
+    config = SQSConfig(queue_url=url["QueueUrl"], region=REGION, endpoint_url=proxy.url, **KEYS)
+    return Broker("sqs", proxy, config, lambda: from_sqs(client, url["QueueUrl"]), _SLOW)
+
+
+def redis_broker(server: RedisServer, stream: str) -> Broker:
+    config = RedisConfig(host="127.0.0.1", port=server.port, stream=stream)
+    return Broker("redis", server, config, lambda: from_redis(server.client(), stream))

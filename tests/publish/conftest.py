@@ -12,9 +12,14 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox, ResponseJournal
 from tardis_machine.server.metrics import Metrics
 from tests.cli.conftest import launch, run  # noqa: F401 - fixtures
-from tests.publish.brokers import Broker, kafka_broker, nats_broker
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
+from tests.publish.brokers import (
+    Broker,
+    kafka_broker,
+    kinesis_broker,
+    nats_broker,
+    redis_broker,
+    sqs_broker,
+)
 
 _numbers = itertools.count()
 
@@ -27,22 +32,43 @@ def name() -> str:
     return f"publish-{next(_numbers)}"
 
 
-@pytest.fixture(params=["kafka", "nats"])
+BUSES = [
+    pytest.param("kafka", marks=pytest.mark.kafka),
+    "nats",
+    "kinesis",
+    "sqs",
+    "redis",
+]
+
+
+@pytest.fixture(params=BUSES)
 def broker(request: pytest.FixtureRequest, name: str) -> Broker:
     """Each of the brokers, shared with other tests: not to be killed."""
     if request.param == "kafka":
         return kafka_broker(request.getfixturevalue("kafka"), name)
-    return nats_broker(request.getfixturevalue("nats"), name)
+    if request.param == "nats":
+        return nats_broker(request.getfixturevalue("nats"), name)
+    if request.param == "redis":
+        return redis_broker(request.getfixturevalue("redis"), name)
+    return _aws_broker(request, name)
 
 
-@pytest.fixture(params=["kafka", "nats"])
+@pytest.fixture(params=BUSES)
 def mortal(request: pytest.FixtureRequest, name: str) -> Broker:
-    """Each of the brokers, for this test alone."""
+    """Each of the brokers, for this test alone; of AWS, the way to it."""
     if request.param == "kafka":
-        start_kafka: Callable[[], KafkaBroker] = request.getfixturevalue("start_kafka")
-        return kafka_broker(start_kafka(), name)
-    start_nats: Callable[[], NatsServer] = request.getfixturevalue("start_nats")
-    return nats_broker(start_nats(), name)
+        return kafka_broker(request.getfixturevalue("start_kafka")(), name)
+    if request.param == "nats":
+        return nats_broker(request.getfixturevalue("start_nats")(), name)
+    if request.param == "redis":
+        return redis_broker(request.getfixturevalue("start_redis")(), name)
+    return _aws_broker(request, name)
+
+
+def _aws_broker(request: pytest.FixtureRequest, name: str) -> Broker:
+    proxy, service = request.getfixturevalue("aws"), request.getfixturevalue("ministack")
+    make = kinesis_broker if request.param == "kinesis" else sqs_broker
+    return make(proxy, service, name)
 
 
 @pytest.fixture

@@ -5,16 +5,10 @@ import os
 import random
 import signal
 
-import pytest
-
 from tests.buses.events import lines
 from tests.publish.brokers import Broker
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
-
-pytestmark = pytest.mark.kafka
-
-MESSAGES = 30_000
 
 
 async def _load(journal, ndjson: bytes) -> None:
@@ -27,7 +21,7 @@ async def _load(journal, ndjson: bytes) -> None:
 
 async def test_broker_killed_and_started_again_under_load(publish: Start, mortal: Broker) -> None:
     outbox = await publish(mortal.buses, drain_timeout_s=60.0)
-    ndjson = lines(MESSAGES)
+    ndjson = lines(mortal.messages)
     load = asyncio.create_task(_load(respond(outbox), ndjson))
     for _ in range(2):
         await asyncio.sleep(random.uniform(0.2, 0.8))
@@ -37,12 +31,12 @@ async def test_broker_killed_and_started_again_under_load(publish: Start, mortal
     await load
     report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(mortal.arrived))
-    assert_balanced(report.buses[0].account, journalled=MESSAGES, delivered=MESSAGES)
+    assert_balanced(report.buses[0].account, journalled=mortal.messages, delivered=mortal.messages)
 
 
 async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> None:
     outbox = await publish(broker.buses, drain_timeout_s=60.0)
-    ndjson = lines(MESSAGES)
+    ndjson = lines(broker.messages)
     load = asyncio.create_task(_load(respond(outbox), ndjson))
     killed = set()
     for _ in range(2):
@@ -56,4 +50,4 @@ async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> No
     await load
     report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(broker.arrived))
-    assert_balanced(report.buses[0].account, journalled=MESSAGES, delivered=MESSAGES)
+    assert_balanced(report.buses[0].account, journalled=broker.messages, delivered=broker.messages)

@@ -114,8 +114,10 @@ print(loaded, "tardis_machine.publish.outbox" in sys.modules)
         ({"event_bus": {"provider": "kafak"}}, "kafak"),
         ({"event_bus": {"provider": "kafka"}}, "kafka"),
         ({"event_bus": {"provider": "kafka", "brokers": "a:1", "topics": "x"}}, "topics"),
-        ({"redis": {"url": "x"}}, "not available yet"),
-        ({"event_bus": {"provider": "kinesis"}}, "not available yet"),
+        ({"redis": {"url": "x"}}, "--redis-stream"),
+        ({"redis": {"stream": "s", "url": "x"}}, "--redis-url"),
+        ({"event_bus": {"provider": "kinesis"}}, "kinesis"),
+        ({"sqs": {"queueUrl": "bronze"}}, "the queue's URL"),
         ({"prot": 1}, "prot"),
         ({"port": "many"}, "whole number"),
     ],
@@ -124,6 +126,23 @@ def test_what_is_refused(settings: dict[str, Any], part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TardisMachine(**settings)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("bus", "settings"),
+    [
+        ("kafka", {"brokers": ["h:9092"], "topic": "t", "topicRouting": {"trade": "x"}}),
+        ("nats", {"servers": ["nats://h"], "subject": "s"}),
+        ("kinesis", {"stream": "s", "region": "eu-west-1", "partitionKeyTemplate": "{{symbol}}"}),
+        ("sqs", {"queueUrl": "https://h/1/q", "staticAttributes": {"team": "quant"}}),
+        ("redis", {"stream": "s", "maxLen": 1_000, "keyTemplate": "s:{{symbol}}"}),
+    ],
+)
+@pytest.mark.parametrize("form", ["provider", "keyword"])
+def test_each_bus_has_both_forms(bus: str, settings: dict[str, Any], form: str) -> None:
+    given = {"event_bus": {"provider": bus, **settings}} if form == "provider" else {bus: settings}
+
+    TardisMachine(sample_data=True, **given)
 
 
 def test_two_buses_by_the_same_name_are_one_too_many(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _START_TIMEOUT_S = 60.0
@@ -31,11 +31,23 @@ def listens(port: int) -> bool:
     return True
 
 
+def _stopped(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+
+
 class ServerProcess:
     """A program that listens on a port and writes a log."""
 
-    def __init__(self, command: Sequence[str | Path], *, port: int, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        port: int,
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._command = command
+        self._environ = environ
         self._port = port
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +60,9 @@ class ServerProcess:
     def start(self) -> None:
         """Start it and wait until it listens."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._environ
+            )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not listens(self._port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -69,6 +83,8 @@ class ServerProcess:
         """Let it hang: connections stay open, nothing is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        while not all(_stopped(task) for task in Path(f"/proc/{self.pid}/task").iterdir()):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let it go on."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -12,10 +13,14 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Listens on a free port and forwards to `target`, which may be set later."""
+    """Listens on a free port and forwards to `target`, which may be set later.
 
-    def __init__(self, target: int | None = None) -> None:
+    With `tls` it speaks TLS to clients, for servers that cannot.
+    """
+
+    def __init__(self, target: int | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.target = target
+        self._tls = tls
         self.said = bytearray()
         """Everything clients have sent, over all connections."""
         self._cut_after: int | None = None
@@ -75,6 +80,8 @@ class Proxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
+                if self._tls is not None:
+                    client = self._tls.wrap_socket(client, server_side=True)
                 server = socket.create_connection(("127.0.0.1", self.target or 0))
             except OSError:
                 if not self._closed and "client" in locals():

@@ -31,7 +31,7 @@ _PLACEHOLDERS: Final = ", ".join(
 )
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
-_RESERVED: Final = frozenset({"event-id", "payload-case", "content-type"})
+RESERVED_HEADERS: Final = frozenset({"event-id", "payload-case", "content-type"})
 _CASES: Final = {
     **{case: case for case in PAYLOAD_CASES},
     **{re.sub(r"(?=[A-Z])", "_", case).lower(): case for case in PAYLOAD_CASES},
@@ -91,8 +91,8 @@ def routes(
 def static_headers(given: Mapping[str, str], flag: str) -> Headers:
     """Read headers that every record carries."""
     for name, value in given.items():
-        if name.lower() in _RESERVED or name.lower().startswith("nats-"):
-            taken = ", ".join(sorted(_RESERVED))
+        if name.lower() in RESERVED_HEADERS or name.lower().startswith("nats-"):
+            taken = ", ".join(sorted(RESERVED_HEADERS))
             raise ConfigError(flag, name, f"expected a name of your own, not {taken} or Nats-…")
         if not _HEADER_NAME.fullmatch(name):
             raise ConfigError(flag, name, "expected a name of printable ASCII without : and blanks")
@@ -107,7 +107,7 @@ class Routing:
 
     The destination is the payload case's route, else the template's, else the base. Without a key
     template the destination is the key. `clean` is what a value must suffer to fit into a
-    destination, `fit_key` what a whole key must.
+    destination, `clean_header` to fit into a header, `fit_key` what a whole key must.
     """
 
     base: str
@@ -119,6 +119,7 @@ class Routing:
     header_templates: Sequence[tuple[str, Template]] = ()
     meta_headers_prefix: str | None = None
     clean: Callable[[str], str] = str
+    clean_header: Callable[[str], str] = str
     fit_key: Callable[[str], str] = str
 
     @property
@@ -231,7 +232,10 @@ class Router:
                 if name.startswith(_META)
             ]
         value = self._lookup(event)
-        rendered = [(name, t.render(value)) for name, t in self._routing.header_templates]
+        rendered = [
+            (name, self._routing.clean_header(template.render(value)))
+            for name, template in self._routing.header_templates
+        ]
         return (
             ("payload-case", event.payload_case),
             ("content-type", CONTENT_TYPE),

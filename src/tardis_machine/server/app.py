@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Section)
 
-_RESERVED: Final = ("kinesis", "sqs", "redis")
 _END_WAIT_S: Final = 5.0
 _CUT_WAIT_S: Final = 0.5
 
@@ -226,7 +225,7 @@ def _buses(event_bus: BusSettings | None, settings: dict[str, Any]) -> dict[str,
         given[provider] = {key: event_bus[key] for key in event_bus if key != "provider"}
     elif event_bus is not None:
         given[type(event_bus).section] = event_bus
-    for name in (*BUSES, *_RESERVED):
+    for name in BUSES:
         value = settings.pop(name, None)
         if value is not None:
             if name in given:
@@ -234,8 +233,6 @@ def _buses(event_bus: BusSettings | None, settings: dict[str, Any]) -> dict[str,
             given[name] = value
     found = {}
     for name, value in given.items():
-        if name in _RESERVED and name not in BUSES:
-            raise ConfigError(name, None, f"not available yet, expected {', '.join(BUSES)}")
         found[name] = bus_config(name, value)
     return found
 

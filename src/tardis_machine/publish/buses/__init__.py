@@ -8,10 +8,22 @@ from tardis_machine.publish.buses.base import BusConfig, EventBus
 from tardis_machine.publish.buses.console import ConsoleEventBus
 from tardis_machine.publish.buses.file import FileEventBus
 from tardis_machine.publish.buses.kafka import KafkaEventBus
+from tardis_machine.publish.buses.kinesis import KinesisEventBus
 from tardis_machine.publish.buses.nats import NatsEventBus
+from tardis_machine.publish.buses.redis import RedisEventBus
+from tardis_machine.publish.buses.sqs import SQSEventBus
 
 BUSES: Final[dict[str, type[EventBus[Any]]]] = {
-    bus.name: bus for bus in (KafkaEventBus, NatsEventBus, ConsoleEventBus, FileEventBus)
+    bus.name: bus
+    for bus in (
+        KafkaEventBus,
+        NatsEventBus,
+        KinesisEventBus,
+        SQSEventBus,
+        RedisEventBus,
+        ConsoleEventBus,
+        FileEventBus,
+    )
 }
 """Every bus by name. Client libraries are imported when a bus connects, not here."""
 

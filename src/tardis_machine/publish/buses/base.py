@@ -141,6 +141,7 @@ class BusConfig(Section, ABC):
         self,
         destination: str,
         *,
+        routing: str | None = None,
         check: Callable[[str, str], object] | None = None,
         template: str | None = None,
         key: str | None = None,
@@ -148,15 +149,17 @@ class BusConfig(Section, ABC):
         header_templates: Sequence[tuple[str, Template]] = (),
         meta_headers_prefix: str | None = None,
         clean: Callable[[str], str] = str,
+        clean_header: Callable[[str], str] = str,
         fit_key: Callable[[str], str] = str,
     ) -> Routing:
         """Check and join what these settings say; the rest are the names of settings.
 
-        `destination` has its routes in the setting `…_routing`; `check(name, flag)` refuses a bad
-        one, and what `template` makes of some value.
+        `destination` has its routes in the setting `…_routing`, unless another one is named;
+        `check(name, flag)` refuses a bad one, and what `template` makes of some value.
         """
         base = str(getattr(self, destination))
-        given: Mapping[str, str] = getattr(self, f"{destination}_routing", {})
+        routing = routing or f"{destination}_routing"
+        given: Mapping[str, str] = getattr(self, routing, {})
         made = None
         if check is not None:
             check(base, self.flag(destination))
@@ -165,7 +168,7 @@ class BusConfig(Section, ABC):
             self._check_template(made, template, check)
         return Routing(
             base=base,
-            routes=routes(given, self.flag(f"{destination}_routing"), check),
+            routes=routes(given, self.flag(routing), check),
             include=payload_cases(self.include_payloads, self.flag("include_payloads")),
             destination=made,
             key=None if key is None else Template(getattr(self, key), self.flag(key)),
@@ -173,6 +176,7 @@ class BusConfig(Section, ABC):
             header_templates=header_templates,
             meta_headers_prefix=meta_headers_prefix,
             clean=clean,
+            clean_header=clean_header,
             fit_key=fit_key,
         )
 
@@ -268,6 +272,7 @@ class EventBus(ABC, Generic[C]):
             _log.exception("bus failed unexpectedly", extra={"bus": self.name})
             reason = f"{type(error).__name__}: {error}"
             fates.fail(fates.open(), BusUnavailableError(self.name, reason))
+            self._close()  # nobody knows what the connection has yet to say
         forgotten = fates.open()
         if forgotten:
             # Nobody knows what became of these: twice is allowed, lost is not.
@@ -363,14 +368,15 @@ class EventBus(ABC, Generic[C]):
         bounds: dict[str, int] = {}
         for place, record in enumerate(records):
             destination = record.target.destination
+            if destination in self._unusable:
+                fates.fail([place], self._unusable[destination])
+                continue
             bound = bounds.get(destination)
             if bound is None:
                 bound = bounds[destination] = self._heaviest(destination)
             if record.weight > bound:
                 reason = f"{record.weight} bytes, and the {self.noun} takes {bound} at most"
                 fates.fail([place], self._rejected(record, reason))
-            elif self._unusable and destination in self._unusable:
-                fates.fail([place], self._unusable[destination])
 
     def _look(self, destinations: Sequence[str]) -> dict[str, BusError]:
         """Find what is missing, and create it if that is wanted; give what cannot be used."""

@@ -342,11 +342,13 @@ class NatsEventBus(EventBus[NatsConfig]):
             try:
                 taken = (await js.stream_info(stream)).config.subjects or ()
             except errors.NotFoundError:
-                taken = self.destinations()
-                await js.add_stream(name=stream, subjects=list(taken))
+                wanted = self.destinations()
+                # A stream refuses subjects that overlap, as a route inside the template's does.
+                taken = [s for s in wanted if not any(s != p and _takes(p, s) for p in wanted)]
+                await js.add_stream(name=stream, subjects=taken)
         except errors.Error as error:
             raise self._unavailable(f"stream {stream}: {error}", subject) from None
-        if subject not in taken:
+        if not any(_takes(pattern, subject) for pattern in taken):
             raise self._unavailable(f"stream {stream} is there, and does not take it", subject)
 
     def _jetstream(self) -> tuple[Any, Any]:
@@ -562,6 +564,16 @@ class _Window:
     def _refuse(self, index: int, code: int, reason: str) -> None:
         self.refused[index] = (code, reason)
         self.stopped = self.stopped or code not in _UNACCEPTABLE
+
+
+def _takes(pattern: str, subject: str) -> bool:
+    """Tell whether all that a subject stands for is among what a pattern takes."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">" and len(tokens) >= len(wanted):
+        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1]
+    return len(wanted) == len(tokens) and all(
+        word in {"*", token} for word, token in zip(wanted, tokens, strict=True)
+    )
 
 
 def _clean(value: str) -> str:
