@@ -16,6 +16,7 @@ from tardis_machine.exchanges import (
     deribit,
     gate_io,
     kraken,
+    mexc,
     okex,
     upbit,
 )
@@ -45,6 +46,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     binance_options.EXCHANGES,
     binance_dex.EXCHANGES,
     upbit.EXCHANGES,
+    mexc.EXCHANGES,
     aster.EXCHANGES,
     okex.EXCHANGES,
     kraken.EXCHANGES,

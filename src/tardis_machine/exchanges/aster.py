@@ -1,6 +1,5 @@
 """Aster: Binance's streams, and books whose every update must follow the one before it."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -34,26 +33,11 @@ Number = int | float
 class _SpotBook(Book):
     """A book that joins where the first update's predecessor is in the snapshot."""
 
+    advances = True
     __slots__ = ()
 
     def __init__(self, symbol: str, making: Making) -> None:
         super().__init__(symbol, replace(making, checks_ids=True))
-
-    def takes(self, update: DepthUpdate) -> bool:
-        """Pass over what is older than the latest update, too, not only than the snapshot."""
-        taken = super().takes(update)
-        if taken:
-            self._pass(update)
-        return taken
-
-    def start(self, snapshot_id: Number, newer: Sequence[DepthUpdate]) -> None:
-        super().start(snapshot_id, newer)
-        if newer:
-            self._pass(newer[-1])
-
-    def _pass(self, update: DepthUpdate) -> None:
-        if isinstance(update.last_id, int | float):
-            self._oldest = self._oldest_after(update.last_id)
 
     def joins(self, update: DepthUpdate, snapshot_id: Number) -> bool:
         previous_id = update.previous_id

@@ -58,10 +58,12 @@ class JoinedBook(Generic[U]):
 
     An update is old where its last id is below the snapshot's, and where both are equal too unless
     the exchange's updates `overlap`. The first that is not must join the snapshot; `joins` says
-    how, and a family may say it otherwise. Only live mappers check.
+    how, and a family may say it otherwise. Only live mappers check. Where a book `advances`, what
+    is older than the latest update is passed over, too, not only what the snapshot contains.
     """
 
     overlaps = False
+    advances = False
     kept = 2000
 
     __slots__ = (
@@ -122,6 +124,8 @@ class JoinedBook(Generic[U]):
                 raise
             self._joined = True
             self._last_id = last_id
+        if self.advances:
+            self._oldest = self._oldest_after(last_id)
         return True
 
     def join(self, snapshot_id: Number) -> list[U]:
@@ -133,18 +137,23 @@ class JoinedBook(Generic[U]):
             if last_id is UNSET or (last_id or 0) >= oldest:
                 self._check(update, snapshot_id, newer[-1].last_id if newer else None)
                 newer.append(update)
+                if self.advances:
+                    oldest = self._oldest_after(last_id)
         return newer
 
     def start(self, snapshot_id: Number, newer: Sequence[U]) -> None:
         """Go on from a snapshot that was sent, with the updates that `join` gave for it."""
         self._snapshot_id = snapshot_id
-        self._oldest = self._oldest_after(snapshot_id)
+        advanced = newer[-1].last_id if newer and self.advances else snapshot_id
+        self._oldest = self._oldest_after(advanced)
         self._joined = bool(newer)
         self._last_id = newer[-1].last_id if newer else None
         self._kept.clear()
 
-    def _oldest_after(self, snapshot_id: Number) -> Number:
-        return snapshot_id if self.overlaps else snapshot_id + 1
+    def _oldest_after(self, last_id: Number | UnsetType | None) -> Number:
+        if last_id is UNSET or last_id is None:
+            return self._oldest
+        return last_id if self.overlaps else last_id + 1
 
     def _check(self, update: U, snapshot_id: Number, last_id: Number | UnsetType | None) -> None:
         """See that an update follows the last one, or else that the first joins the snapshot."""
@@ -174,6 +183,6 @@ def folded(
                     by_price[price] = amount
                 else:
                     by_price.pop(price, None)
-    except (LookupError, TypeError):
+    except (LookupError, TypeError, OverflowError):
         raise MapperError("book", "a level without price and amount") from None
     return list(by_price.items())

@@ -1,0 +1,592 @@
+"""MEXC: spot streams, which are Protobuf on the wire, and futures; books start by REST."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.message import Message as ProtobufMessage
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import AMOUNTS_FIRST, Objects
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    Snapshot,
+    at,
+    both,
+    either,
+    equals,
+    generated,
+    negated,
+    pairs,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Handler, Route, keyed, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, SentTime, filled, required, side, time
+from tardis_machine.exchanges.joins import JoinedBook
+from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
+from tardis_machine.filters import Filter
+
+Number = int | float
+_DEALS: Final = "spot@public.aggre.deals.v3.api.pb@10ms"
+_DEPTH: Final = "spot@public.aggre.depth.v3.api.pb@10ms"
+_DEPTH_SNAPSHOT: Final = "spot@public.aggre.depth.snapshot.v3.api.pb@10ms"
+_BOOK_TICKER: Final = "spot@public.aggre.bookTicker.v3.api.pb@10ms"
+_NO_LEVELS: Final = Raw(b"[]")
+_LEVELS: Final = Objects("price", "quantity")
+_MAX_SYMBOLS: Final = 100_000
+
+
+class _Deal(Struct, gc=False):
+    price: Sent = UNSET
+    quantity: Sent = UNSET
+    time: SentTime = UNSET
+    type: Any = field(name="tradeType", default=None)
+    id: str | None = field(name="tradeId", default=None)
+
+
+class _Deals(Struct, gc=False):
+    deals: list[_Deal]
+
+
+class _DealsMessage(Struct, gc=False):
+    symbol: str
+    content: _Deals | None = field(name="publicAggreDeals", default=None)
+
+
+def _streams(handlers: dict[str, Handler]) -> Route:
+    """Route by a stream's name without its symbol."""
+    return lambda stream: handlers.get(stream.rpartition("@")[0])
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_DealsMessage).decode
+    emit = making.emitter.trade
+
+    def deals(line: bytes) -> bool:
+        message = decode(line)
+        if message.content is None:  # a stream's first sign of life
+            return False
+        for row in message.content.deals:
+            emit(
+                message.symbol,
+                row.id,
+                required(row.price, "deals", "price"),
+                required(row.quantity, "deals", "quantity"),
+                side(row.type, 1),
+                time(row.time, "deals", "time"),
+            )
+        return True
+
+    return _streams({_DEALS: deals})
+
+
+class _Depth(Struct, gc=False):
+    first_id: int | None = field(name="fromVersion", default=None)
+    last_id: int | None = field(name="toVersion", default=None)
+    asks: Raw = _NO_LEVELS
+    bids: Raw = _NO_LEVELS
+    previous_id: None = None
+
+
+class _DepthMessage(Struct, gc=False):
+    symbol: str
+    content: _Depth | None = field(name="publicAggreDepths", default=None)
+    timestamp: SentTime = field(name="sendTime", default=UNSET)
+
+
+class _DepthSnapshot(Struct, gc=False):
+    last_id: int | None = field(name="lastUpdateId", default=None)
+    asks: list[list[str | Number | None]] | None = None
+    bids: list[list[str | Number | None]] | None = None
+    timestamp: SentTime = UNSET
+
+
+class _DepthSnapshotMessage(Struct, gc=False):
+    symbol: str
+    content: _DepthSnapshot | None = field(name="publicAggreDepthsSnapshot", default=None)
+
+
+class _Level(Struct, gc=False):
+    price: str | Number
+    quantity: str | Number
+
+
+_decode_levels: Final = Decoder(list[_Level]).decode
+_decode_rows: Final = Decoder(list[list[str | int | float]]).decode
+
+
+def _pairs(levels: Raw) -> list[tuple[str | Number, str | Number]]:
+    return [(level.price, level.quantity) for level in _decode_levels(levels)]
+
+
+def _folded(
+    levels: Sequence[Sequence[Any]], updates: Sequence[Sequence[Sequence[Any]]]
+) -> list[tuple[Number, Any]]:
+    """Apply updates to a snapshot: each changes the first level whose price is the same number."""
+    try:
+        book = [(float(level[0] or 0), level[1] or 0) for level in levels]
+        for price, amount, *_ in (level for update in updates for level in update):
+            number = float(price)
+            at_index = next((i for i, level in enumerate(book) if level[0] == number), len(book))
+            book[at_index : at_index + 1] = [(number, amount)] if float(amount or 0) else []
+    except (LookupError, TypeError, OverflowError):
+        raise MapperError("depth", "a level without price and amount") from None
+    return book
+
+
+class _SpotBook(JoinedBook[_Depth]):
+    """A book whose versions count on from one update to the next."""
+
+    advances = True
+
+    def previous_id(self, update: _Depth) -> int | None:
+        return None if update.first_id is None else update.first_id - 1
+
+
+def _book_changes(making: Making) -> Route:
+    # Versions are numbers in texts, and times may be.
+    decode = Decoder(_DepthMessage, strict=False).decode
+    decode_snapshot = Decoder(_DepthSnapshotMessage, strict=False).decode
+    emit = making.emitter.book_change
+    books: dict[str, _SpotBook] = {}
+
+    def book_of(symbol: str) -> _SpotBook:
+        book = books.get(symbol)
+        if book is None:
+            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
+                books.clear()
+            book = books[symbol] = _SpotBook(symbol, _DEPTH, making)
+        return book
+
+    def depth(line: bytes) -> bool:
+        message = decode(line)
+        update = message.content
+        if update is None:
+            return False
+        if book_of(message.symbol).takes(update):
+            timestamp = time(message.timestamp, "depth", "sendTime")
+            emit(message.symbol, False, update.bids, update.asks, timestamp, _LEVELS)
+        return True
+
+    def snapshot(line: bytes) -> bool:
+        message = decode_snapshot(line)
+        content = message.content
+        if content is None:
+            return False
+        book = book_of(message.symbol)
+        if book.has_snapshot or content.bids is None or content.asks is None:
+            return True
+        snapshot_id = content.last_id or 0
+        newer = book.join(snapshot_id)
+        emit(
+            message.symbol,
+            True,
+            _folded(content.bids, [_pairs(update.bids) for update in newer]),
+            _folded(content.asks, [_pairs(update.asks) for update in newer]),
+            time(content.timestamp, "depth.snapshot", "timestamp"),
+        )
+        book.start(snapshot_id, newer)
+        return True
+
+    return _streams({_DEPTH: depth, _DEPTH_SNAPSHOT: snapshot})
+
+
+class _BookTicker(Struct, gc=False):
+    bid_price: Sent = field(name="bidPrice", default=UNSET)
+    bid_amount: Sent = field(name="bidQuantity", default=UNSET)
+    ask_price: Sent = field(name="askPrice", default=UNSET)
+    ask_amount: Sent = field(name="askQuantity", default=UNSET)
+
+
+class _BookTickerMessage(Struct, gc=False):
+    symbol: str
+    content: _BookTicker | None = field(name="publicAggreBookTicker", default=None)
+    timestamp: SentTime = field(name="sendTime", default=UNSET)
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_BookTickerMessage).decode
+    emit = making.emitter.book_ticker
+    making.emitter.order_book_ticker(AMOUNTS_FIRST)
+
+    def book_ticker(line: bytes) -> bool:
+        message = decode(line)
+        row = message.content
+        if row is None:
+            return False
+        emit(
+            message.symbol,
+            filled(row.ask_amount),
+            filled(row.ask_price),
+            filled(row.bid_price),
+            filled(row.bid_amount),
+            time(message.timestamp, "bookTicker", "sendTime"),
+        )
+        return True
+
+    return _streams({_BOOK_TICKER: book_ticker})
+
+
+class _FuturesDeal(Struct, gc=False):
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="v", default=UNSET)
+    timestamp: SentTime = field(name="t", default=UNSET)
+    side: Any = field(name="T", default=None)
+    id: str | int | None = field(name="i", default=None)
+
+
+class _FuturesDeals(Struct, gc=False):
+    symbol: str
+    data: list[_FuturesDeal]
+
+
+def _futures_trades(making: Making) -> Route:
+    decode = Decoder(_FuturesDeals).decode
+    emit = making.emitter.trade
+
+    def deals(line: bytes) -> bool:
+        message = decode(line)
+        for row in message.data:
+            emit(
+                message.symbol,
+                row.id,
+                required(row.price, "push.deal", "p"),
+                required(row.amount, "push.deal", "v"),
+                side(row.side, 1),
+                time(row.timestamp, "push.deal", "t"),
+            )
+        return True
+
+    return named({"push.deal": deals})
+
+
+class _FuturesDepth(Struct, gc=False):
+    version: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    asks: Raw = _NO_LEVELS
+    bids: Raw = _NO_LEVELS
+    previous_id: None = None
+
+    @property
+    def first_id(self) -> int | None:
+        return self.begin or self.version
+
+    @property
+    def last_id(self) -> int | None:
+        return self.end or self.version
+
+
+class _FuturesDepthMessage(Struct, gc=False):
+    symbol: str
+    data: _FuturesDepth
+    timestamp: SentTime = field(name="ts", default=UNSET)
+
+
+class _FuturesSnapshot(Struct, gc=False):
+    version: int | None = None
+    asks: list[list[str | Number | None]] | None = None
+    bids: list[list[str | Number | None]] | None = None
+    timestamp: SentTime = UNSET
+
+
+class _FuturesSnapshotMessage(Struct, gc=False):
+    symbol: str
+    data: _FuturesSnapshot
+
+
+class _FuturesBook(JoinedBook[_FuturesDepth]):
+    """A book whose versions count on from one update to the next."""
+
+    advances = True
+
+    def previous_id(self, update: _FuturesDepth) -> int | None:
+        return None if update.first_id is None else update.first_id - 1
+
+
+def _futures_book_changes(making: Making) -> Route:
+    decode = Decoder(_FuturesDepthMessage).decode
+    decode_snapshot = Decoder(_FuturesSnapshotMessage).decode
+    emit = making.emitter.book_change
+    books: dict[str, _FuturesBook] = {}
+
+    def book_of(symbol: str) -> _FuturesBook:
+        book = books.get(symbol)
+        if book is None:
+            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
+                books.clear()
+            book = books[symbol] = _FuturesBook(symbol, "push.depth", making)
+        return book
+
+    def depth(line: bytes) -> bool:
+        message = decode(line)
+        update = message.data
+        if book_of(message.symbol).takes(update):
+            timestamp = time(message.timestamp, "push.depth", "ts")
+            emit(message.symbol, False, update.bids, update.asks, timestamp)
+        return True
+
+    def snapshot(line: bytes) -> bool:
+        message = decode_snapshot(line)
+        book = book_of(message.symbol)
+        content = message.data
+        if book.has_snapshot or content.bids is None or content.asks is None:
+            return True
+        snapshot_id = content.version or 0
+        newer = book.join(snapshot_id)
+        emit(
+            message.symbol,
+            True,
+            _folded(content.bids, [_decode_rows(update.bids) for update in newer]),
+            _folded(content.asks, [_decode_rows(update.asks) for update in newer]),
+            time(content.timestamp, "push.depth.snapshot", "timestamp"),
+        )
+        book.start(snapshot_id, newer)
+        return True
+
+    return named({"push.depth": depth, "push.depth.snapshot": snapshot})
+
+
+class _Ticker(Struct, gc=False):
+    symbol: str
+    last_price: Sent = field(name="lastPrice", default=UNSET)
+    open_interest: Sent = field(name="holdVol", default=UNSET)
+    index_price: Sent = field(name="indexPrice", default=UNSET)
+    mark_price: Sent = field(name="fairPrice", default=UNSET)
+    timestamp: SentTime = UNSET
+
+
+class _TickerMessage(Struct, gc=False):
+    data: _Ticker
+
+
+class _Funding(Struct, gc=False):
+    symbol: str
+    rate: Sent = UNSET
+    settles_at: SentTime = field(name="nextSettleTime", default=UNSET)
+
+
+class _FundingMessage(Struct, gc=False):
+    data: _Funding
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    decode_funding = Decoder(_FundingMessage).decode
+    emit = making.emitter.derivative_ticker
+    fundings: dict[str, tuple[str | Number | None, int]] = {}
+
+    def funding(line: bytes) -> bool:
+        row = decode_funding(line).data
+        if len(fundings) >= _MAX_SYMBOLS:  # made up by a broken feed
+            fundings.clear()
+        settles_at = time(row.settles_at, "push.funding.rate", "nextSettleTime")
+        fundings[row.symbol] = filled(row.rate), settles_at
+        return True
+
+    def ticker(line: bytes) -> bool:
+        row = decode(line).data
+        rate, settles_at = fundings.get(row.symbol, (None, None))
+        emit(
+            row.symbol,
+            time(row.timestamp, "push.ticker", "timestamp"),
+            last_price=filled(row.last_price),
+            open_interest=filled(row.open_interest),
+            funding_rate=rate,
+            funding_timestamp=settles_at,
+            index_price=filled(row.index_price),
+            mark_price=filled(row.mark_price),
+        )
+        return True
+
+    return named({"push.ticker": ticker, "push.funding.rate": funding})
+
+
+_INT64, _INT32, _TEXT = 3, 5, 9
+_WIRE: Final[dict[str, tuple[tuple[int, str, int | str, bool], ...]]] = {
+    "Level": ((1, "price", _TEXT, False), (2, "quantity", _TEXT, False)),
+    "Depths": (
+        (1, "asks", "Level", True),
+        (2, "bids", "Level", True),
+        (3, "eventType", _TEXT, False),
+        (4, "fromVersion", _TEXT, False),
+        (5, "toVersion", _TEXT, False),
+        (6, "lastOrderCreateTime", _INT64, False),
+    ),
+    "Deal": (
+        (1, "price", _TEXT, False),
+        (2, "quantity", _TEXT, False),
+        (3, "tradeType", _INT32, False),
+        (4, "time", _INT64, False),
+        (5, "tradeId", _TEXT, False),
+    ),
+    "Deals": ((1, "deals", "Deal", True), (2, "eventType", _TEXT, False)),
+    "BookTicker": (
+        (1, "bidPrice", _TEXT, False),
+        (2, "bidQuantity", _TEXT, False),
+        (3, "askPrice", _TEXT, False),
+        (4, "askQuantity", _TEXT, False),
+        (5, "version", _TEXT, False),
+        (6, "lastOrderCreateTime", _INT64, False),
+    ),
+    "Push": (
+        (1, "channel", _TEXT, False),
+        (3, "symbol", _TEXT, False),
+        (4, "symbolId", _TEXT, False),
+        (5, "createTime", _INT64, False),
+        (6, "sendTime", _INT64, False),
+        (313, "publicAggreDepths", "Depths", False),
+        (314, "publicAggreDeals", "Deals", False),
+        (315, "publicAggreBookTicker", "BookTicker", False),
+    ),
+}
+"""The messages on the wire: number, name, type and whether it is repeated, for each field."""
+
+
+def _wire_message() -> type[ProtobufMessage]:
+    file = descriptor_pb2.FileDescriptorProto(name="mexc.proto", package="mexc", syntax="proto2")
+    for name, described in _WIRE.items():
+        message = file.message_type.add(name=name)
+        for number, field_name, kind, repeated in described:
+            label = 3 if repeated else 1
+            added = message.field.add(name=field_name, number=number, label=label)
+            if isinstance(kind, str):
+                added.type = 11  # type: ignore[assignment]
+                added.type_name = f".mexc.{kind}"
+            else:
+                added.type = kind  # type: ignore[assignment]
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("mexc.Push"))
+
+
+_Push: Final = _wire_message()
+
+
+def _decode_frame(frame: bytes) -> bytes:
+    """Write a Protobuf frame as the JSON that history has: 64-bit integers are texts there."""
+    if frame[:1] == b"{":
+        return frame
+    message = json_format.MessageToDict(
+        _Push.FromString(frame),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return msgspec.json.encode(message)
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    streams = [f"{channel}@{symbol}" for channel, symbol in pairs(filters)]
+    yield {"method": "SUBSCRIPTION", "params": streams}
+
+
+_FUTURES_ORDER: Final = (
+    *("push.deal", "push.depth", "push.ticker", "push.index.price", "push.fair.price"),
+    "push.funding.rate",
+)
+
+
+def _futures_subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for channel, symbol in sorted(pairs(filters), key=lambda pair: _FUTURES_ORDER.index(pair[0])):
+        method = channel.replace("push.", "sub.", 1)
+        yield {"method": method, "param": {"symbol": symbol}, "gzip": False}
+
+
+def _futures_subscriptions(message: Any) -> list[Filter] | None:
+    """Read {"method": "sub.deal", "param": {"symbol": …}}."""
+    method = at(message, "method")
+    if not isinstance(method, str) or not method.startswith("sub."):
+        return None
+    symbol = at(message, "param.symbol")
+    return [Filter(method.replace("sub.", "push.", 1), () if symbol is None else (symbol,))]
+
+
+def _is_futures_ack(message: Any) -> bool:
+    channel = at(message, "channel")
+    return isinstance(channel, str) and channel.startswith("rs.sub.")
+
+
+def _upper(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(Channel(name, str.upper) for name in channels), make),)
+
+
+_DEPTH_ANSWER: Final = (
+    '{"lastUpdateId":<answer.lastUpdateId>,"asks":<answer.asks>,"bids":<answer.bids>,'
+    '"timestamp":<answer.timestamp>}'
+)
+
+EXCHANGES: Final = (
+    Exchange(
+        name="mexc",
+        types={
+            "trade": _upper(_trades, _DEALS),
+            "book_change": _upper(_book_changes, _DEPTH, _DEPTH_SNAPSHOT),
+            "book_ticker": _upper(_book_tickers, _BOOK_TICKER),
+        },
+        dispatch=prefixed(b'{"channel":"', "channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://wbs-api.mexc.com/ws"),),
+            subscribe=_subscribe,
+            decode=_decode_frame,
+            data=(b'{"channel":"spot@',),
+            acks=both(equals("code", 0), negated(equals("msg", "PONG"))),
+            heartbeats=equals("msg", "PONG"),
+            errors=both(present("code"), negated(equals("code", 0))),
+            ping=lambda _: {"method": "PING"},
+            snapshots=(
+                Snapshot(
+                    channel=_DEPTH_SNAPSHOT,
+                    deltas=_DEPTH,
+                    url="https://api.mexc.com/api/v3/depth?symbol={SYMBOL}&limit=5000",
+                    render=generated(
+                        '{"channel":"' + _DEPTH_SNAPSHOT + '@{SYMBOL}","symbol":"{SYMBOL}",'
+                        '"generated":true,"publicAggreDepthsSnapshot":' + _DEPTH_ANSWER + "}"
+                    ),
+                ),
+            ),
+            quiet=frozenset((_DEALS, _BOOK_TICKER)),
+            max_streams=30,
+        ),
+        subscriptions=subscriptions({"method": "SUBSCRIPTION"}, "params", symbol_last("@")),
+    ),
+    Exchange(
+        name="mexc-futures",
+        types={
+            "trade": _upper(_futures_trades, "push.deal"),
+            "book_change": _upper(_futures_book_changes, "push.depth", "push.depth.snapshot"),
+            "derivative_ticker": _upper(_derivative_tickers, "push.ticker", "push.funding.rate"),
+        },
+        dispatch=keyed("channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://contract.mexc.com/edge"),),
+            subscribe=_futures_subscribe,
+            acks=_is_futures_ack,
+            heartbeats=equals("channel", "pong"),
+            errors=either(
+                equals("channel", "rs.error"), equals("success", False), present("error")
+            ),
+            ping=lambda _: {"method": "ping"},
+            snapshots=(
+                Snapshot(
+                    channel="push.depth.snapshot",
+                    deltas="push.depth",
+                    url="https://contract.mexc.com/api/v1/contract/depth/{SYMBOL}?limit=5000",
+                    render=generated(
+                        '{"channel":"push.depth.snapshot","symbol":"{SYMBOL}","generated":true,'
+                        '"data":<answer.data>}',
+                        both(equals("success", True), equals("code", 0)),
+                    ),
+                ),
+            ),
+            quiet=frozenset(("push.deal",)),
+        ),
+        subscriptions=_futures_subscriptions,
+    ),
+)
