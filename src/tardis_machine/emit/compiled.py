@@ -112,12 +112,14 @@ class _TableReader(PythonEmitter):
         finally:
             self._target = None
 
-    def _change(
+    def book_change(
         self,
         symbol: str,
         is_snapshot: bool,
-        bids: Sequence[Pair],
-        asks: Sequence[Pair],
+        bids: Levels,
+        asks: Levels,
         timestamp: Time | None,
+        layout: Layout = PAIRS,
+        /,
     ) -> None:
-        self._target.book_change(symbol, is_snapshot, list(bids), list(asks), timestamp)
+        self._target.book_change(symbol, is_snapshot, bids, asks, timestamp, layout)

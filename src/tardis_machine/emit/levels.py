@@ -101,6 +101,7 @@ FLAT: Final = Flat()
 Reader = Callable[[Levels], Sequence[Pair]]
 Splitter = Callable[[Levels], tuple[list[Pair], list[Pair]]]
 
+_JSON: Final = (Raw, bytes)
 _decode: Final[Callable[[Raw | bytes], Any]] = msgspec.json.Decoder().decode
 _Value = str | int | float
 _decode_pairs: Final = msgspec.json.Decoder(list[tuple[_Value, _Value]] | None).decode
@@ -130,7 +131,7 @@ def splitter(layout: RowLayout) -> Splitter:
 
 
 def _listed(levels: Levels) -> Sequence[Any]:
-    if not isinstance(levels, Raw | bytes):
+    if not isinstance(levels, _JSON):
         return levels
     decoded = _decode(levels)
     if decoded is None:
@@ -144,7 +145,7 @@ def _listed(levels: Levels) -> Sequence[Any]:
 
 def read_pairs(levels: Levels) -> Sequence[Pair]:
     """Read levels laid out as PAIRS; sequences have to be exactly that."""
-    if not isinstance(levels, Raw | bytes):
+    if not isinstance(levels, _JSON):
         return levels
     try:
         return _decode_pairs(levels) or ()

@@ -130,24 +130,7 @@ class _Table:
         self._bid = layout.bid
         self.prices: Memory = {}
 
-    def read_one(self, rows: Sequence[Row]) -> tuple[Sequence[Pair], Sequence[Pair], Time | None]:
-        """As `read`, since most changes have one row."""
-        row = rows[0]
-        price = self.prices.get(row.id) if row.price is UNSET else row.price
-        if price is None:
-            return (), (), None
-        timestamp = row.timestamp
-        time: Time | None
-        if timestamp:
-            time = timestamp if len(timestamp) == _THREE_DIGITS else cut_ms(timestamp)
-        elif timestamp is UNSET:
-            time = None
-        else:
-            raise ValueError("rows without a time")
-        level = ((price, row.amount or 0),)
-        return (level, (), time) if row.side == self._bid else ((), level, time)
-
-    def read(self, rows: Sequence[Row]) -> tuple[Sequence[Pair], Sequence[Pair], Time | None]:
+    def read(self, rows: Sequence[Row]) -> tuple[list[Pair], list[Pair], Time | None]:
         """Part rows into bids and asks, with the latest of their times; nothing is learned yet."""
         bids: list[Pair] = []
         asks: list[Pair] = []
@@ -170,9 +153,14 @@ class _Table:
             (bids if row.side == self._bid else asks).append((price, row.amount or 0))
         if latest:
             return bids, asks, cut_ms(latest)
-        if latest is not UNSET and (bids or asks):
-            raise ValueError("rows without a time")
-        return bids, asks, None
+        return bids, asks, _no_time(latest) if bids or asks else None
+
+
+def _no_time(timestamp: str | UnsetType | None) -> Time | None:
+    """Rows that do not speak of time have the local one; an empty one is a mistake."""
+    if timestamp is not UNSET:
+        raise ValueError("rows without a time")
+    return None
 
 
 class PythonEmitter:
@@ -288,8 +276,9 @@ class PythonEmitter:
         time = text_of(timestamp)
         text = ""
         if self._sends_trades:
+            id_text = f',"id":"{id}"' if type(id) is int else _id_text(id)
             text = (
-                f'{self._trade_heads[symbol]}{_id_text(id)},"price":{price_text},'
+                f'{self._trade_heads[symbol]}{id_text},"price":{price_text},'
                 f'"amount":{amount_text},"side":"{side}","timestamp":"{time}",'
                 f'"localTimestamp":"{local}"}}\n'
             )
@@ -328,97 +317,6 @@ class PythonEmitter:
         else:
             read = self._readers[layout]
             bid_pairs, ask_pairs = read(bids), read(asks)
-        self._change(symbol, is_snapshot, bid_pairs, ask_pairs, timestamp)
-
-    def book_rows(
-        self,
-        symbol: str,
-        is_snapshot: bool,
-        rows: Levels,
-        timestamp: Time | None,
-        layout: RowLayout,
-        /,
-    ) -> None:
-        if self._allowed is not None and symbol not in self._allowed:
-            return
-        split = self._splitters.get(layout)
-        if split is None:
-            split = self._splitters[layout] = splitter(layout)
-        bids, asks = split(rows)
-        self._change(symbol, is_snapshot, bids, asks, timestamp)
-
-    def book_table(self, message: bytes, layout: Keyed, /) -> None:
-        table = self._table
-        if table is None or layout is not table.layout:
-            table = self.table(layout)
-        decoded = table.decode(message)
-        listed = decoded.rows
-        action = decoded.action
-        if action == layout.snapshot:
-            self._table_snapshot(table, decoded)
-        elif listed:
-            read = table.read if len(listed) > 1 else table.read_one
-            bids, asks, timestamp = read(listed)
-            if bids or asks:
-                name = listed[0].symbol
-                if name is None:
-                    raise ValueError("rows without a symbol")
-                if self._allowed is None or name in self._allowed:
-                    self._change(name, False, bids, asks, timestamp)
-        else:
-            raise ValueError("a change without rows")
-        prices = table.prices
-        removes = action == layout.removal
-        for row in listed:
-            if removes:
-                prices.pop(row.id, None)
-            elif row.price is not UNSET:
-                prices[row.id] = row.price
-
-    def table(self, layout: Keyed) -> _Table:
-        """Give what is known of a keyed table."""
-        table = self._tables.get(layout)
-        if table is None:
-            table = self._tables[layout] = _Table(layout)
-        self._table = table
-        return table
-
-    def _table_snapshot(self, table: _Table, message: Table) -> None:
-        groups: dict[str | None, list[Row]] = {}
-        for row in message.rows:
-            groups.setdefault(row.symbol, []).append(row)
-        selection = message.selection
-        if not groups and selection is not None and selection.symbol is not None:
-            groups[selection.symbol] = []
-        if None in groups:
-            raise ValueError("rows without a symbol")
-        changes = [(name, *table.read(its_rows)) for name, its_rows in groups.items()]
-        if len(changes) > 1:
-            self._check(changes)
-        for name, bids, asks, timestamp in changes:
-            if name is not None and (self._allowed is None or name in self._allowed):
-                self._change(name, True, bids, asks, timestamp)
-
-    def _check(
-        self, changes: Sequence[tuple[str | None, Sequence[Pair], Sequence[Pair], Time | None]]
-    ) -> None:
-        """See that none of several changes fails after another was made."""
-        read = computable if self._snapshot_types else str
-        for _, bids, asks, timestamp in changes:
-            if timestamp is not None:
-                text_of(timestamp)
-            for price, amount in (*bids, *asks):
-                read(canonical[price])
-                read(canonical[amount])
-
-    def _change(
-        self,
-        symbol: str,
-        is_snapshot: bool,
-        bids: Sequence[Pair],
-        asks: Sequence[Pair],
-        timestamp: Time | None,
-    ) -> None:
         local = self._local
         # As text_of does, without the calls: there is a book change for nearly every line.
         if type(timestamp) is int and 0 < timestamp < MICROSECONDS:
@@ -441,10 +339,10 @@ class PythonEmitter:
             bid_changes: list[Change] = []
             ask_changes: list[Change] = []
             try:
-                if bids:
-                    bid_changes, bids_text = book.bids.parse(bids)
-                if asks:
-                    ask_changes, asks_text = book.asks.parse(asks)
+                if bid_pairs:
+                    bid_changes, bids_text = book.bids.parse(bid_pairs)
+                if ask_pairs:
+                    ask_changes, asks_text = book.asks.parse(ask_pairs)
             except TypeError:
                 raise ValueError("a level whose price or amount is no number") from None
             ms = ms_of(timestamp) if snapshots.timed else 0
@@ -453,12 +351,12 @@ class PythonEmitter:
                 self.ignored_changes += 1
         elif self._sends_changes:
             try:
-                if bids:
-                    for price, amount in bids:
+                if bid_pairs:
+                    for price, amount in bid_pairs:
                         bids_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
                     bids_text = bids_text[1:]
-                if asks:
-                    for price, amount in asks:
+                if ask_pairs:
+                    for price, amount in ask_pairs:
                         asks_text += f',{{"price":{canonical[price]},"amount":{canonical[amount]}}}'
                     asks_text = asks_text[1:]
             except TypeError:
@@ -471,6 +369,105 @@ class PythonEmitter:
             )
         if due:
             self._parts += due
+
+    def book_rows(
+        self,
+        symbol: str,
+        is_snapshot: bool,
+        rows: Levels,
+        timestamp: Time | None,
+        layout: RowLayout,
+        /,
+    ) -> None:
+        if self._allowed is not None and symbol not in self._allowed:
+            return
+        split = self._splitters.get(layout)
+        if split is None:
+            split = self._splitters[layout] = splitter(layout)
+        bids, asks = split(rows)
+        self.book_change(symbol, is_snapshot, bids, asks, timestamp)
+
+    def book_table(self, message: bytes, layout: Keyed, /) -> None:
+        table = self._table
+        if table is None or layout is not table.layout:
+            table = self.table(layout)
+        decoded = table.decode(message)
+        rows = decoded.rows
+        action = decoded.action
+        prices = table.prices
+        if len(rows) == 1 and action != layout.snapshot:
+            # As below, without the calls: most changes have one row.
+            row = rows[0]
+            price = prices.get(row.id) if row.price is UNSET else row.price
+            if price is None:
+                return
+            timestamp = row.timestamp
+            time: Time | None
+            if timestamp:
+                time = timestamp if len(timestamp) == _THREE_DIGITS else cut_ms(timestamp)
+            else:
+                time = _no_time(timestamp)
+            if row.symbol is None:
+                raise ValueError("rows without a symbol")
+            level = [(price, row.amount or 0)]
+            if row.side == layout.bid:
+                self.book_change(row.symbol, False, level, [], time)
+            else:
+                self.book_change(row.symbol, False, [], level, time)
+        elif action == layout.snapshot:
+            self._table_snapshot(table, decoded)
+        elif rows:
+            bids, asks, time = table.read(rows)
+            if bids or asks:
+                symbol = rows[0].symbol
+                if symbol is None:
+                    raise ValueError("rows without a symbol")
+                self.book_change(symbol, False, bids, asks, time)
+        else:
+            raise ValueError("a change without rows")
+        if action == layout.removal:
+            for row in rows:
+                prices.pop(row.id, None)
+        else:
+            for row in rows:
+                if row.price is not UNSET:
+                    prices[row.id] = row.price
+
+    def table(self, layout: Keyed) -> _Table:
+        """Give what is known of a keyed table."""
+        table = self._tables.get(layout)
+        if table is None:
+            table = self._tables[layout] = _Table(layout)
+        self._table = table
+        return table
+
+    def _table_snapshot(self, table: _Table, message: Table) -> None:
+        groups: dict[str | None, list[Row]] = {}
+        for row in message.rows:
+            groups.setdefault(row.symbol, []).append(row)
+        selection = message.selection
+        if not groups and selection is not None and selection.symbol is not None:
+            groups[selection.symbol] = []
+        if None in groups:
+            raise ValueError("rows without a symbol")
+        changes = [(name, *table.read(its_rows)) for name, its_rows in groups.items()]
+        if len(changes) > 1:
+            self._check(changes)
+        for name, bids, asks, timestamp in changes:
+            if name is not None:
+                self.book_change(name, True, bids, asks, timestamp)
+
+    def _check(
+        self, changes: Sequence[tuple[str | None, Sequence[Pair], Sequence[Pair], Time | None]]
+    ) -> None:
+        """See that none of several changes fails after another was made."""
+        read = computable if self._snapshot_types else str
+        for _, bids, asks, timestamp in changes:
+            if timestamp is not None:
+                text_of(timestamp)
+            for price, amount in (*bids, *asks):
+                read(canonical[price])
+                read(canonical[amount])
 
     def derivative_ticker(
         self,
