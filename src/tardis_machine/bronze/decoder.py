@@ -309,6 +309,7 @@ def _derivative_ticker(event: pb.NormalizedEvent, payload: pb.DerivativeTicker) 
 
 
 def _book_ticker(event: pb.NormalizedEvent, payload: pb.BookTicker) -> Message:
+    """Read a book ticker; printed, its keys have the order that most exchanges use."""
     return messages.BookTicker(
         symbol=event.symbol,
         exchange=event.exchange,
