@@ -43,6 +43,7 @@ test: setup java lint types unit vectors ## everything CI checks
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types:
 	$(BIN)/mypy
