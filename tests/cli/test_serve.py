@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
+import aiohttp
 import pytest
 
 from tardis_machine import __version__
@@ -101,6 +102,33 @@ def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
     assert 'tardis_machine_active_responses{route="/replay-normalized"} 0.0' not in text
     replay(port)
     assert counted(port) == 9
+    assert process.stop(signal.SIGTERM) == 0
+
+
+async def test_connections_of_a_native_session_meet_in_one_process(launch: Launch) -> None:
+    port = free_ports()
+    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    workers = os.cpu_count() or 1
+    process.wait_for("listening", count=workers)
+    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&session=s"
+    url = f"http://127.0.0.1:{port + 1}/ws-replay?{query}"
+    async with aiohttp.ClientSession() as client:
+        sockets = [await client.ws_connect(url) for _ in range(4 * workers)]
+        for socket in sockets:
+            await socket.send_json({"op": "subscribe", "args": ["trade:XBTUSD"]})
+        counts = []
+        for socket in sockets:
+            found = 0
+            while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+                found += 1
+            assert message.data == 1000
+            counts.append(found)
+            await socket.close()
+    assert len(set(counts)) == 1
+    assert counts[0] > 0
+    text = get(port, "/metrics").decode()
+    ended = 'tardis_machine_responses_total{outcome="finished",route="/ws-replay"} 1.0'
+    assert ended in text, [line for line in text.splitlines() if "ws-replay" in line]
     assert process.stop(signal.SIGTERM) == 0
 
 

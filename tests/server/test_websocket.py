@@ -55,7 +55,6 @@ async def test_paths_are_lower_cased(served: Served) -> None:
     [
         ("/nothing", 1008, "unknown path"),
         ("/", 1008, "unknown path"),
-        ("/ws-replay", 1011, "not available yet"),
     ],
 )
 async def test_other_paths_are_closed(served: Served, path: str, code: int, part: str) -> None:

@@ -16,6 +16,7 @@ from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.sample import SAMPLE
+from tardis_machine.server.handover import Handover
 from tardis_machine.server.http import HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Listener
@@ -127,6 +128,8 @@ class TardisMachine:
             return None
         while self._servers:
             self._servers.pop().close()
+        if services.handover is not None:
+            await services.handover.stop()
         await services.end(_END_WAIT_S)
         while self._listeners:
             listener = self._listeners.pop()
@@ -157,6 +160,7 @@ class TardisMachine:
             metrics=self.metrics,
             outbox=self._outbox,
             siblings=siblings,
+            handover=None if siblings is None else Handover(siblings.directory),
         )
         if siblings is not None:
             await siblings.start(self.metrics.render)
@@ -171,6 +175,8 @@ class TardisMachine:
                 limited=self.metrics.limited,
             )
             self._listeners.append(listener)
+            if port == "ws" and services.handover is not None:
+                services.handover.start(listener)
             self.metrics.connections.labels(port).set_function(partial(_connections, listener))
             for each in listening:
                 self._servers.append(await loop.create_server(listener, sock=each))

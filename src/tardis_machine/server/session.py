@@ -109,7 +109,15 @@ class Session:
 
     async def send(self, lines: bytes) -> None:
         """Send a frame per line and wait until the client has taken most of them."""
+        self.write(lines)
+        await self.drain()
+
+    def write(self, lines: bytes) -> None:
+        """Send a frame per line; `drain` waits, after as many as are to go out at once."""
         self.outlet.write(text_frames(lines))
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was sent."""
         await self._request.writer.drain()
 
     def push(self, lines: bytes) -> None:
@@ -118,7 +126,7 @@ class Session:
         unsent = 0 if transport is None else transport.get_write_buffer_size()
         if unsent > MAX_BACKLOG_BYTES:
             raise BackpressureError(unsent)
-        self.outlet.write(text_frames(lines))
+        self.write(lines)
 
     async def run(self, route: str, work: Coroutine[Any, Any, Close]) -> None:
         """Do an endpoint's work and close, whichever side comes first."""

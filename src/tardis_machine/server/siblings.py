@@ -46,7 +46,7 @@ class Siblings:
     """This process among those of its cluster."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._own = directory / f"{os.getpid()}{_SOCKET}"
         self._server: asyncio.Server | None = None
 
@@ -69,10 +69,10 @@ class Siblings:
     async def metrics(self, own: bytes) -> bytes:
         """Give the whole cluster's metrics, those of this process being known."""
         _remember(self._own, own)
-        others = [path for path in self._directory.glob(f"*{_SOCKET}") if path != self._own]
+        others = [path for path in self.directory.glob(f"*{_SOCKET}") if path != self._own]
         told = await asyncio.gather(*(self._ask(path) for path in others))
         registry = CollectorRegistry()
-        registry.register(_Sum([_families(own), *told], restarts(self._directory)))
+        registry.register(_Sum([_families(own), *told], restarts(self.directory)))
         return generate_latest(registry)
 
     async def _ask(self, path: Path) -> list[Metric]:

@@ -1,5 +1,6 @@
 """The WebSocket port: which path is served by which endpoint."""
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -12,16 +13,16 @@ from tardis_machine.messages import ErrorCode
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
 from tardis_machine.server.answers import failure, text_of
+from tardis_machine.server.native import REPLAY, NativeReplays
 from tardis_machine.server.pace import Journal
 from tardis_machine.server.services import Services
-from tardis_machine.server.session import INTERNAL, OK, POLICY, Close, Session
+from tardis_machine.server.session import OK, POLICY, Close, Session
 from tardis_machine.server.stream import STREAM_NORMALIZED, stream_normalized
 from tardis_machine.times import iso_us
 
 Endpoint = Callable[[web.BaseRequest, Session], Coroutine[Any, Any, Close]]
 
 _REPLAY_NORMALIZED: Final = "/ws-replay-normalized"
-_LATER: Final = ("/ws-replay",)
 _CODES: Final[dict[int | None, ErrorCode]] = {
     401: "SOURCE_AUTH",
     403: "SOURCE_AUTH",
@@ -37,6 +38,7 @@ class WebSocketRoutes:
         self._endpoints: dict[str, Endpoint] = {
             _REPLAY_NORMALIZED: self._replay_normalized,
             STREAM_NORMALIZED: partial(stream_normalized, services),
+            REPLAY: NativeReplays(services),
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -51,19 +53,21 @@ class WebSocketRoutes:
             answer.headers["Upgrade"] = "websocket"
             answer.headers["Connection"] = "Upgrade"
             return answer
-        await session.begin()
         path = request.path.lower()
         if path != "/":
             path = path.removesuffix("/")
+        together = request.query.get("session") if path == REPLAY else None
+        if together and services.handover is not None:
+            given = await services.handover.give(request, together)
+            if given:
+                await asyncio.Event().wait()  # for aiohttp to notice, which ends this
+        await session.begin()
         endpoint = self._endpoints.get(path, self._unknown)
         await session.run(path, endpoint(request, session))
         return session.response
 
     async def _unknown(self, request: web.BaseRequest, session: Session) -> Close:
-        del session
-        path = request.path.lower().removesuffix("/")
-        if path in _LATER:
-            return Close(INTERNAL, f"{path} is not available yet")
+        del request, session
         return Close(POLICY, f"unknown path, expected {', '.join(self._endpoints)}")
 
     async def _replay_normalized(self, request: web.BaseRequest, session: Session) -> Close:

@@ -1,0 +1,264 @@
+"""`/ws-replay`: history in the exchange's own protocol, to clients that were made for it.
+
+A client sends what it would send to the exchange; what it subscribes to is replayed. Connections
+that name the same session are replayed together, in the order of local time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from tardis_machine import exchanges
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.exchanges import catalog
+from tardis_machine.filters import Filter, normalize
+from tardis_machine.options import OptionsError, ReplayOptions, parse_replay
+from tardis_machine.replay import MergedRawReplay
+from tardis_machine.server.services import Services
+from tardis_machine.server.session import OK, Close, Session
+from tardis_machine.waiting import settled
+
+log = logging.getLogger(__name__)
+
+REPLAY: Final = "/ws-replay"
+START_AFTER_S: Final = 2.0
+MAX_FILTERS: Final = 10_000
+MAX_CLIENTS: Final = 100
+_SEND_BYTES: Final = 64 * 1024
+_TURN_S: Final = 0.004
+_FINISHED: Final = Close(OK, "WS replay finished")
+
+
+class SubscriptionsError(TardisMachineError):
+    """More subscriptions than one connection may have."""
+
+    def __init__(self, exchange: str) -> None:
+        self.exchange = exchange
+        super().__init__(f"{exchange}: expected at most {MAX_FILTERS} subscriptions")
+
+
+class _Client:
+    """One connection: what it has subscribed to, and its way out."""
+
+    def __init__(self, session: Session, options: ReplayOptions) -> None:
+        self.session = session
+        self.gone = False
+        self.done: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
+        self._options = options
+        self._filters: list[Filter] = []
+        self._read = exchanges.get(options.exchange).subscriptions
+        self._started = False
+        if self._read is None:
+            raise OptionsError(
+                f"native subscriptions of {options.exchange} are not known; "
+                "use /replay with filters instead"
+            )
+        session.receive = self._receive
+
+    def start(self) -> ReplayOptions:
+        """Take no more subscriptions; give what was asked for: everything, if nothing was."""
+        self._started = True
+        asked = normalize(self._filters)
+        return msgspec.structs.replace(self._options, filters=tuple(asked))
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(_FINISHED)
+
+    def _receive(self, text: str | bytes) -> None:
+        """Note what a message subscribes to; whatever else it says is for the exchange to know."""
+        name = self._options.exchange
+        if self._started:
+            log.debug("message after the replay began ignored", extra={"exchange": name})
+            return
+        assert self._read is not None
+        try:
+            filters = self._read(msgspec.json.decode(text)) or ()
+        except Exception as error:  # noqa: BLE001 - whatever a client sends
+            log.debug("not a subscription", extra={"exchange": name, "error": str(error)})
+            return
+        recorded = catalog.channels(name)
+        for each in filters:
+            if each.channel not in recorded:
+                extra = {"exchange": name, "channel": each.channel}
+                log.warning("channel is not recorded", extra=extra)
+            else:
+                # To subscribe without symbols is to subscribe to all.
+                self._filters.append(Filter(each.channel, each.symbols or None))
+        if len(self._filters) > MAX_FILTERS:
+            self.fail(SubscriptionsError(name))
+
+
+class NativeReplays:
+    """The sessions of a process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._sessions: dict[str, _Replay] = {}
+
+    async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
+        """Replay to one connection, with the others of its session."""
+        options = _options(request)
+        client = _Client(session, options)
+        name = request.query.get("session") or ""
+        replay = self._sessions.get(name) if name else None
+        if replay is None or replay.started:
+            replay = _Replay(self._services, lambda: self._end(name))
+            if name:
+                self._sessions[name] = replay
+            replay.begin()
+        replay.join(client)
+        try:
+            return await client.done
+        finally:
+            replay.leave(client)
+
+    def _end(self, name: str) -> None:
+        self._sessions.pop(name, None)
+        if name and self._services.handover is not None:
+            self._services.handover.release(name)
+
+
+class _Replay:
+    """One session: it waits for connections and their subscriptions, then replays to all."""
+
+    def __init__(self, services: Services, on_start: Callable[[], None]) -> None:
+        self.started = False
+        self._services = services
+        self._on_start = on_start
+        self._clients: list[_Client] = []
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start the clock: it is the first connection that does."""
+        self._running = asyncio.create_task(self._run())
+
+    def join(self, client: _Client) -> None:
+        """Replay to this connection too."""
+        if len(self._clients) >= MAX_CLIENTS:
+            raise OptionsError(f"a session has at most {MAX_CLIENTS} connections")
+        self._clients.append(client)
+
+    def leave(self, client: _Client) -> None:
+        """Replay to the others only; to nobody, not at all."""
+        client.gone = True
+        if self._running is not None and all(each.gone for each in self._clients):
+            self._running.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.sleep(START_AFTER_S)
+            self._start()
+            with self._services.limits.replay():
+                await self._replay()
+        except asyncio.CancelledError:
+            for client in self._clients:
+                client.done.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - each client is told
+            for client in self._clients:
+                client.fail(error)
+        finally:
+            if not self.started:
+                self._start()
+        for client in self._clients:
+            client.finish()
+
+    def _start(self) -> None:
+        self.started = True
+        self._on_start()
+
+    async def _replay(self) -> None:
+        services = self._services
+        clients = [client for client in self._clients if not client.gone]
+        replay = MergedRawReplay([client.start() for client in clients], history=services.history)
+        metrics = services.metrics
+        total = 0
+        began = time.monotonic()
+        outcome = "disconnected"
+        metrics.active.labels(REPLAY).inc()
+        try:
+            total = await self._deliver(replay, clients)
+            outcome = "finished"
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            replay.close()
+            metrics.malformed.labels(REPLAY).inc(replay.malformed)
+            metrics.active.labels(REPLAY).dec()
+            metrics.responses.labels(REPLAY, outcome).inc()
+            log.info(
+                "response ended",
+                extra={
+                    "route": REPLAY,
+                    "outcome": outcome,
+                    "clients": len(clients),
+                    "messages": total,
+                    "seconds": round(time.monotonic() - began, 3),
+                },
+            )
+
+    async def _deliver(self, replay: MergedRawReplay, clients: list[_Client]) -> int:
+        services = self._services
+        messages = services.metrics.messages.labels(REPLAY)
+        sent_bytes = services.metrics.bytes.labels(REPLAY)
+        written = total = 0
+
+        async def drain() -> None:
+            nonlocal written
+            written = 0
+            for client in clients:
+                if not client.gone:
+                    with contextlib.suppress(ConnectionError):  # its own end notices it, too
+                        await client.session.drain()
+
+        turn_ends = 0.0
+        steps = replay.steps()
+        while True:
+            while (waiting := replay.pending()) is not None and not waiting.done():
+                await drain()
+                await settled(waiting)
+                turn_ends = 0.0
+            if services.turns.contended or time.monotonic() >= turn_ends:
+                await services.turns.take()
+                turn_ends = time.monotonic() + _TURN_S
+            try:
+                step = next(steps, None)
+            except Exception:
+                await drain()
+                raise
+            if step is None:
+                break
+            # In the order of local time also between connections: not one after the other.
+            for index, data in step.by_stream():
+                client = clients[index]
+                if not client.gone:
+                    try:
+                        client.session.write(data)
+                    except ConnectionError:
+                        client.gone = True
+                written += len(data)
+                sent_bytes.inc(len(data))
+            total += step.count
+            messages.inc(step.count)
+            if written >= _SEND_BYTES:
+                await drain()
+        await drain()
+        return total
+
+
+def _options(request: web.BaseRequest) -> ReplayOptions:
+    """Read the range from the query, as the options of a raw replay."""
+    asked = {name: request.query.get(name) for name in ("exchange", "from", "to")}
+    return parse_replay(msgspec.json.encode(asked).decode())

@@ -1,0 +1,173 @@
+"""`/ws-replay`: clients of exchanges get history instead."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType
+
+from tardis_machine.filters import Filter
+from tardis_machine.history import History
+from tardis_machine.lines import MESSAGE
+from tardis_machine.options import parse_time
+from tardis_machine.sample import SAMPLE
+from tests.server.conftest import Served, Start, until
+from tests.servers.exchange import PATIENCE_S
+from tests.servers.tardis_api import Fault, TardisApi
+
+FROM, TO = "2024-03-01T00:00", "2024-03-01T00:02"
+TRADES = {"op": "subscribe", "args": ["trade:XBTUSD"]}
+Socket = aiohttp.ClientWebSocketResponse[bool]
+
+
+def url(served: Served, exchange: str = "bitmex", **more: str) -> str:
+    query = urlencode({"exchange": exchange, "from": FROM, "to": TO, **more})
+    return f"http://127.0.0.1:{served.port + 1}/ws-replay?{query}"
+
+
+async def connect(served: Served, *messages: Any, **query: str) -> Socket:
+    socket = await served.client.ws_connect(url(served, **query), max_msg_size=0)
+    for message in messages:
+        if isinstance(message, str):
+            await socket.send_str(message)
+        else:
+            await socket.send_json(message)
+    return socket
+
+
+async def replayed(socket: Socket) -> tuple[list[bytes], int, str]:
+    """Read to the end: the messages, and what the close says."""
+    found = []
+    async with asyncio.timeout(PATIENCE_S):
+        while (message := await socket.receive()).type is WSMsgType.TEXT:
+            found.append(message.data.encode())
+    assert message.type is WSMsgType.CLOSE
+    await socket.close()
+    return found, message.data, message.extra or ""
+
+
+def recorded(exchange: str, *filters: Filter) -> list[bytes]:
+    """What was recorded, as it was sent."""
+    from_, to = parse_time(FROM, "from"), parse_time(TO, "to")
+    with History(source=SAMPLE) as history:
+        data = b"".join(history.read(exchange, filters, from_, to))
+    return [line[MESSAGE:] for line in data.splitlines() if line]
+
+
+async def test_what_is_subscribed_to_is_replayed(served: Served) -> None:
+    socket = await connect(served, TRADES, {"op": "subscribe", "args": ["quote:XBTUSD"]})
+    found, code, reason = await replayed(socket)
+    assert found == recorded("bitmex", Filter("quote", ("XBTUSD",)), Filter("trade", ("XBTUSD",)))
+    assert found
+    assert (code, reason) == (1000, "WS replay finished")
+
+
+async def test_no_symbols_are_all_symbols(served: Served) -> None:
+    found, _, _ = await replayed(await connect(served, {"op": "subscribe", "args": ["trade"]}))
+    assert found == recorded("bitmex", Filter("trade"))
+
+
+async def test_who_subscribes_to_nothing_gets_everything(served: Served) -> None:
+    assert (await replayed(await connect(served)))[0] == recorded("bitmex")
+
+
+async def test_whatever_else_is_said_does_no_harm(served: Served) -> None:
+    socket = await connect(
+        served,
+        *("", "not JSON", "[[[[", '{"op":"subscribe","args":7}', "\x00"),
+        *([1, 2], None, {"op": "unsubscribe", "args": ["trade:XBTUSD"]}, {"op": "help"}),
+        *({"op": "subscribe", "args": ["noSuchChannel:XBTUSD"]}, TRADES),
+    )
+    await socket.send_bytes(b"\xff\xfe")
+    found = [(await socket.receive()).data.encode()]
+    await socket.send_json({"op": "subscribe", "args": ["quote:XBTUSD"]})
+    await socket.send_str("too late")
+    rest, code, _ = await replayed(socket)
+    assert found + rest == recorded("bitmex", Filter("trade", ("XBTUSD",)))
+    assert code == 1000
+
+
+async def test_a_session_is_replayed_together(served: Served) -> None:
+    bitmex = await connect(served, TRADES, session="one")
+    deribit = await connect(
+        served,
+        {"method": "public/subscribe", "params": {"channels": ["trades.BTC-PERPETUAL.raw"]}},
+        exchange="deribit",
+        session="one",
+    )
+    other = await connect(served, TRADES, session="two")
+    results = await asyncio.gather(*map(replayed, (bitmex, deribit, other)))
+    assert results[0][0] == recorded("bitmex", Filter("trade", ("XBTUSD",)))
+    assert results[1][0] == recorded("deribit", Filter("trades", ("BTC-PERPETUAL",)))
+    assert results[2][0] == results[0][0]
+    assert [code for _, code, _ in results] == [1000] * 3
+    ended = served.machine.metrics.responses.labels("/ws-replay", "finished")
+    assert ended._value.get() == 2
+
+
+async def test_a_session_s_connections_are_in_step(served: Served) -> None:
+    """What is later goes out later, to whichever connection: two quick readers see it so."""
+    sockets = [await connect(served, TRADES, session="step") for _ in range(2)]
+    order: list[int] = []
+
+    async def read(number: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await sockets[number].receive()).type is WSMsgType.TEXT:
+                order.append(number)
+
+    await asyncio.gather(read(0), read(1))
+    total = len(recorded("bitmex", Filter("trade", ("XBTUSD",))))
+    assert order.count(0) == order.count(1) == total
+
+
+async def test_one_that_leaves_does_not_end_the_others(served: Served) -> None:
+    leaving = await connect(served, TRADES, session="s")
+    staying = await connect(served, TRADES, session="s")
+    await leaving.close()
+    found, code, _ = await replayed(staying)
+    assert (len(found), code) == (len(recorded("bitmex", Filter("trade", ("XBTUSD",)))), 1000)
+
+
+async def test_when_all_have_left_nothing_is_replayed(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    never = threading.Event()
+    tardis_api.fail(*[Fault(wait_for=never)] * 4)
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    active = served.machine.metrics.active.labels("/ws-replay")
+    socket = await connect(served)
+    await until(lambda: active._value.get() == 1)
+    await socket.close()
+    await until(lambda: active._value.get() == 0)
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({"exchange": "bitmax"}, 'invalid "exchange": "bitmax". did you mean bitmex?'),
+        ({"from": "yesterday"}, 'invalid "from": "yesterday"'),
+        ({"to": FROM}, 'invalid "from" and "to"'),
+    ],
+)
+async def test_a_bad_query_closes_at_once(
+    served: Served, query: dict[str, str], reason: str
+) -> None:
+    _, code, text = await replayed(await connect(served, **query))
+    assert code == 1011
+    assert text.startswith(reason)
+
+
+async def test_an_error_of_history_closes_every_connection(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(*[Fault(status=401, body="no key")] * 8)
+    sockets = [await connect(served, TRADES, session="s") for _ in range(2)]
+    for _, code, text in await asyncio.gather(*map(replayed, sockets)):
+        assert code == 1011
+        assert "no key" in text
