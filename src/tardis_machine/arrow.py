@@ -14,6 +14,7 @@ from typing import (
     Final,
     Literal,
     Protocol,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -108,7 +109,7 @@ def _fields(data_type: str) -> dict[str, "pa.DataType"]:
 
 def _arrow_type(hint: Any) -> "pa.DataType":
     pyarrow = require("pyarrow", extra="arrow")
-    if isinstance(hint, UnionType):
+    if get_origin(hint) in (Union, UnionType):
         # An id is text on one exchange and a number on another: text holds both.
         kinds = [each for each in get_args(hint) if each is not NoneType]
         return _arrow_type(str if str in kinds else kinds[0])

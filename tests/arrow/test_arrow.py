@@ -13,6 +13,7 @@ from tardis_machine.emit.datatypes import DataTypeError
 from tardis_machine.extras import MissingExtraError
 from tardis_machine.messages import Message, MessageError, decode_lines
 from tardis_machine.replay import replay_normalized
+from tests.proto.lines import LINES
 
 TIME = pa.timestamp("us", tz="UTC")
 LEVELS = pa.list_(pa.struct([("price", pa.float64()), ("amount", pa.float64())]))
@@ -134,6 +135,12 @@ def test_numbers_of_any_form_and_numeric_ids() -> None:
     assert got["price"].to_pylist() == [1e21, 1e-7, 0.30000000000000004]
     assert got["local_timestamp"].cast(pa.int64()).to_pylist() == [1709251200001002] * 3
     assert got.schema == arrow.schema("trade")
+
+
+def test_a_bar_without_volume_has_no_average() -> None:
+    bar = LINES["tradeBar"]
+    data = b"%b\n%b\n" % (bar, bar.replace(b'"vwap":1.25', b'"vwap":null'))
+    assert arrow.table([data], "trade_bar_10s")["vwap"].to_pylist() == [1.25, None]
 
 
 def test_what_is_no_message_is_an_error() -> None:

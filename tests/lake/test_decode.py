@@ -1,13 +1,17 @@
 """Envelopes to columns."""
 
 import random
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.bronze import Context, Encoder
 from tardis_machine.lake.decode import PAYLOADS, envelopes, payloads
+from tardis_machine.lake.silver import TABLES
 from tests.lake.events import book_change, trade
+from tests.proto.lines import LINES
 
 
 def binary(*values: bytes | None) -> pa.Array:
@@ -82,3 +86,15 @@ def test_corrupted_records_never_take_others_with_them() -> None:
 def test_an_envelope_without_payload_has_none() -> None:
     columns, _ = envelopes(binary(pb.NormalizedEvent(exchange="x").SerializeToString()))
     assert all(columns.column(case).null_count == 1 for case in PAYLOADS)
+
+
+def test_a_bar_without_volume_has_no_average() -> None:
+    bar = LINES["tradeBar"]
+    lines = b"%b\n%b\n" % (bar, bar.replace(b'"vwap":1.25', b'"vwap":null'))
+    columns, _ = envelopes(binary(*Encoder(Context()).encode_lines(lines).values()))
+    fields, bad = payloads("tradeBar", columns.column("tradeBar"))
+    assert bad == {}
+    (vwap,) = (column for column in TABLES["tradeBar"].columns if column.name == "vwap")
+    defects: dict[int, str] = {}
+    assert vwap.read(fields, defects).to_pylist() == [Decimal("1.25"), None]
+    assert defects == {}
