@@ -33,6 +33,7 @@ import picows
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
 from tardis_machine.history import History
+from tardis_machine.lines import MESSAGE, split
 
 PER_MINUTE: Final = 20_000
 BASE: Final = ("trade", "book_change")
@@ -101,7 +102,7 @@ def yardstick(workload: Workload, cache_dir: Path, minutes: int) -> Yardstick:
             workload.exchange, workload.filters, start, start + minutes * 60_000_000
         )
         for piece in reader:
-            raw = [line[29:] for line in piece.split(b"\n") if line]
+            raw = [line[MESSAGE:] for line in split(piece) if line]
             messages += len(raw)
             began = time.process_time()
             for line in raw:

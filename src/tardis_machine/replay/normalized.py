@@ -4,22 +4,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Self
 
 from tardis_machine import exchanges
 from tardis_machine.emit.datatypes import parse_all, sent, sources
-from tardis_machine.history import History, Reader
+from tardis_machine.history import History
 from tardis_machine.merge import Batch, Merge
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.normalize import Malformed, Normalizer
 from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.replay.base import Replay
 from tardis_machine.waiting import settled
 
 log = logging.getLogger(__name__)
 
 
-class NormalizedReplay:
+class NormalizedReplay(Replay):
     """Streams of history, normalized and merged by local time; of equal times the first is first.
 
     Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes.
@@ -41,27 +40,18 @@ class NormalizedReplay:
         fetched_types: Sequence[str] = (),
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
-        self._owned = history if owns_history else None
+        super().__init__(history, owns_history=owns_history)
+        self._strict = strict
         self._closes_bars = closes_bars
         self._fetched_types = fetched_types
         self._on_malformed = on_malformed
-        self._readers: list[Reader] = []
-        self._streams: list[Normalizer] = []
-        try:
-            for each in options:
-                self._open(each, options, history, strict)
-        except BaseException:
-            self.close()
-            raise
+        with self._opening():
+            self._streams = [self._open(each, options) for each in options]
         self._merge = Merge(self._streams)
 
     def _open(
-        self,
-        option: ReplayNormalizedOptions,
-        options: Sequence[ReplayNormalizedOptions],
-        history: History,
-        strict: bool,
-    ) -> None:
+        self, option: ReplayNormalizedOptions, options: Sequence[ReplayNormalizedOptions]
+    ) -> Normalizer:
         exchange = exchanges.get(option.exchange)
         data_types = parse_all(option.data_types)
         # Types that any option of this exchange asks for are sent from all of its streams.
@@ -70,28 +60,18 @@ class NormalizedReplay:
         )
         fetched = sources((*data_types, *parse_all(self._fetched_types)))
         filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
-        reader = history.read(exchange.name, filters, option.from_, option.to, readers=len(options))
-        self._readers.append(reader)
-        self._streams.append(
-            Normalizer(
-                exchange,
-                reader,
-                data_types=data_types,
-                symbols=option.symbols,
-                start=option.from_,
-                sent=sent(everything),
-                sends_disconnects=option.with_disconnect_messages,
-                strict=strict,
-                ends_bars_at=option.to - 1 if self._closes_bars else None,
-                on_malformed=self._on_malformed,
-            )
+        return Normalizer(
+            exchange,
+            self._read(exchange.name, filters, option.from_, option.to, readers=len(options)),
+            data_types=data_types,
+            symbols=option.symbols,
+            start=option.from_,
+            sent=sent(everything),
+            sends_disconnects=option.with_disconnect_messages,
+            strict=self._strict,
+            ends_bars_at=option.to - 1 if self._closes_bars else None,
+            on_malformed=self._on_malformed,
         )
-
-    @property
-    def progress(self) -> float:
-        """The share of minutes that were read."""
-        total = sum(reader.total_minutes for reader in self._readers)
-        return sum(reader.done_minutes for reader in self._readers) / max(total, 1)
 
     @property
     def malformed(self) -> int:
@@ -123,27 +103,9 @@ class NormalizedReplay:
         finally:
             batches.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def pending(self) -> Future[object] | None:
         """What the next batch has to wait for; None if it will not block."""
         return self._merge.pending()
-
-    def close(self) -> None:
-        """Stop at once."""
-        for reader in self._readers:
-            reader.close()
-        if self._owned is not None:
-            self._owned.close()
 
     def batches(self) -> Generator[Batch, None, None]:
         """Replay to the end."""

@@ -5,14 +5,15 @@ import operator
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import accumulate, compress, groupby
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tardis_machine.emit import Taken
-from tardis_machine.history import History, Reader
+from tardis_machine.history import History
 from tardis_machine.lines import (
     MESSAGE,
+    STAMP,
     LineStream,
+    Pieces,
     are_stamped,
     is_stamped,
     split,
@@ -22,6 +23,7 @@ from tardis_machine.log import Throttle
 from tardis_machine.merge import Merge, Merged
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
+from tardis_machine.replay.base import Replay
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ _AFTER: Final = b"}\n"
 _NOTHING: Final = Taken(b"", 0)
 
 
-class RawReplay:
+class RawReplay(Replay):
     """History as it was recorded: one JSON object per line, with its local time."""
 
     def __init__(
@@ -42,41 +44,20 @@ class RawReplay:
         strict: bool = False,
         owns_history: bool = False,
     ) -> None:
-        self._owned = history if owns_history else None
+        super().__init__(history, owns_history=owns_history)
         self._strict = strict
         self._exchange = options.exchange
         self._with_disconnects = options.with_disconnects
         self._disconnected = False
-        self._reader = history.read(options.exchange, options.filters, options.from_, options.to)
+        with self._opening():
+            self._reader = self._read(options.exchange, options.filters, options.from_, options.to)
         self._throttle = Throttle()
         self.messages = 0
         self.malformed = 0
 
-    @property
-    def progress(self) -> float:
-        """The share of minutes that were read."""
-        return self._reader.done_minutes / self._reader.total_minutes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def pending(self) -> Future[object] | None:
         """What the next batch has to wait for; None if it will not block."""
         return self._reader.pending()
-
-    def close(self) -> None:
-        """Stop at once."""
-        self._reader.close()
-        if self._owned is not None:
-            self._owned.close()
 
     def batches(self) -> Iterator[bytes]:
         """Replay to the end, in NDJSON."""
@@ -85,7 +66,7 @@ class RawReplay:
                 lines = split(piece)
                 yield self._wrapped(lines)
                 if self._strict and self.malformed:
-                    time = lines[0][:28].decode(errors="replace")
+                    time = lines[0][:STAMP].decode(errors="replace")
                     raise NormalizeError(
                         self._exchange,
                         "raw lines",
@@ -133,7 +114,7 @@ class RawReplay:
                 )
 
 
-class MergedRawReplay:
+class MergedRawReplay(Replay):
     """Raw replays merged by local time, for clients that speak exchanges' own protocols.
 
     A step's `by_stream` gives messages as they were sent, one a line, with the number of the
@@ -141,25 +122,16 @@ class MergedRawReplay:
     """
 
     def __init__(self, options: Sequence[ReplayOptions], *, history: History) -> None:
-        self._readers: list[Reader] = []
-        try:
-            for each in options:
-                self._readers.append(
-                    history.read(
-                        each.exchange, each.filters, each.from_, each.to, readers=len(options)
-                    )
+        super().__init__(history)
+        readers = len(options)
+        with self._opening():
+            self._streams = [
+                _Messages(
+                    self._read(each.exchange, each.filters, each.from_, each.to, readers=readers)
                 )
-        except BaseException:
-            self.close()
-            raise
-        self._streams = [_Messages(LineStream(reader)) for reader in self._readers]
+                for each in options
+            ]
         self._merge = Merge(self._streams)
-
-    @property
-    def progress(self) -> float:
-        """The share of minutes that were read."""
-        total = sum(reader.total_minutes for reader in self._readers)
-        return sum(reader.done_minutes for reader in self._readers) / max(total, 1)
 
     @property
     def malformed(self) -> int:
@@ -169,11 +141,6 @@ class MergedRawReplay:
     def pending(self) -> Future[object] | None:
         """What the next step has to wait for; None if it will not block."""
         return self._merge.pending()
-
-    def close(self) -> None:
-        """Stop at once."""
-        for reader in self._readers:
-            reader.close()
 
     def steps(self) -> Iterator[Merged]:
         """Replay to the end, a few milliseconds a step."""
@@ -186,9 +153,9 @@ class MergedRawReplay:
 class _Messages:
     """The messages of one stream of lines, one a line."""
 
-    def __init__(self, stream: LineStream) -> None:
+    def __init__(self, pieces: Pieces) -> None:
         self.malformed = 0
-        self._stream = stream
+        self._stream = LineStream(pieces)
         self._taken = _NOTHING
 
     @property
