@@ -18,6 +18,7 @@ from tardis_machine.exchanges import (
     kraken,
     mexc,
     okex,
+    serum,
     upbit,
 )
 from tardis_machine.exchanges.errors import (
@@ -47,6 +48,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     binance_dex.EXCHANGES,
     upbit.EXCHANGES,
     mexc.EXCHANGES,
+    serum.EXCHANGES,
     aster.EXCHANGES,
     okex.EXCHANGES,
     kraken.EXCHANGES,

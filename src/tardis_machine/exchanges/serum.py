@@ -1,0 +1,172 @@
+"""Serum, and its likes Mango and Star Atlas, all closed: messages that name type and market."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.dispatch import Route, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, required, side
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, cut_ms
+
+_NO_LEVELS: Final = Raw(b"[]")
+
+
+def _time(value: str | UnsetType | None, channel: str) -> Time:
+    if not value:
+        raise MapperError(channel, "no time in timestamp")
+    return cut_ms(value)
+
+
+class _Trade(Struct, gc=False):
+    market: str
+    id: str | None = None
+    price: Sent = UNSET
+    size: Sent = UNSET
+    side: str | None = None
+    timestamp: str | UnsetType | None = UNSET
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trade).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.market,
+            row.id,
+            required(row.price, "trade", "price"),
+            required(row.size, "trade", "size"),
+            side(row.side, "buy"),
+            _time(row.timestamp, "trade"),
+        )
+        return True
+
+    return named({"trade": trade})
+
+
+class _Book(Struct, gc=False):
+    market: str
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    timestamp: str | UnsetType | None = UNSET
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Book).decode
+    emit = making.emitter.book_change
+
+    def snapshot(line: bytes) -> bool:
+        book = decode(line)
+        emit(book.market, True, book.bids, book.asks, _time(book.timestamp, "l2snapshot"))
+        return True
+
+    def update(line: bytes) -> bool:
+        book = decode(line)
+        emit(book.market, False, book.bids, book.asks, _time(book.timestamp, "l2update"))
+        return True
+
+    return named({"l2snapshot": snapshot, "l2update": update})
+
+
+_Number = str | int | float
+_Best = tuple[_Number, _Number] | str | None
+
+
+class _Quote(Struct, gc=False):
+    market: str
+    bestAsk: _Best = None  # noqa: N815 - the exchange's word
+    bestBid: _Best = None  # noqa: N815
+    timestamp: str | UnsetType | None = UNSET
+
+
+def _best(level: _Best) -> tuple[_Number, _Number] | tuple[None, None]:
+    """Price and amount of a side of the book, which may be empty."""
+    return level if isinstance(level, tuple) else (None, None)
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_Quote).decode
+    emit = making.emitter.book_ticker
+
+    def quote(line: bytes) -> bool:
+        row = decode(line)
+        ask_price, ask_amount = _best(row.bestAsk)
+        bid_price, bid_amount = _best(row.bestBid)
+        emit(
+            row.market,
+            ask_amount,
+            ask_price,
+            bid_price,
+            bid_amount,
+            _time(row.timestamp, "quote"),
+        )
+        return True
+
+    return named({"quote": quote})
+
+
+_LEVELS: Final = {
+    "trades": ("recent_trades", "trade"),
+    "level1": ("quote",),
+    "level2": ("l2snapshot", "l2update"),
+    "level3": ("l3snapshot", "open", "fill", "change", "done"),
+}
+"""What a native subscription brings."""
+
+_SUBSCRIBED: Final = {
+    "recent_trades": "trades",
+    "trade": "trades",
+    "quote": "level1",
+    "l2snapshot": "level2",
+    "l2update": "level2",
+} | dict.fromkeys(_LEVELS["level3"], "level3")
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    wanted: dict[str, dict[str, None]] = {}
+    for each in filters:
+        markets = wanted.setdefault(_SUBSCRIBED[each.channel], {})
+        markets.update(dict.fromkeys(each.symbols or ()))
+    for channel, markets in wanted.items():
+        yield {"op": "subscribe", "channel": channel, "markets": list(markets)}
+
+
+def _exchange(name: str, url: str) -> Exchange:
+    return Exchange(
+        name=name,
+        types={
+            "trade": (Era((Channel("trade", str.upper),), _trades),),
+            "book_change": (
+                Era(
+                    (Channel("l2snapshot", str.upper), Channel("l2update", str.upper)),
+                    _book_changes,
+                ),
+            ),
+            "book_ticker": (Era((Channel("quote", str.upper),), _book_tickers),),
+        },
+        dispatch=prefixed(b'{"type":"', "type"),
+        live=Dialect(
+            endpoints=(Endpoint(url=url),),
+            subscribe=_subscribe,
+            data=(b'{"type":"trade"', b'{"type":"l2', b'{"type":"quote"'),
+            acks=equals("type", "subscribed"),
+            errors=equals("type", "error"),
+            quiet=frozenset(("trade", "recent_trades", "quote")),
+        ),
+        subscriptions=subscriptions({"op": "subscribe"}, "", fields("channel", "markets", _LEVELS)),
+    )
+
+
+EXCHANGES: Final = (
+    _exchange("serum", "wss://api.serum-vial.dev/v1/ws"),
+    _exchange("mango", "wss://api.mango-bowl.com/v1/ws"),
+    _exchange("star-atlas", "wss://serum-vial.staratlas.cloud/v1/ws"),
+)
