@@ -161,7 +161,7 @@ def test_a_bus_that_has_read_all_of_a_log_does_not_hold_its_segments(tmp_path: P
     assert not journal.make_room(forced=False)
     now = 61.0
     for number in log.listing().segments:
-        assert journal.space.stalled() == {"nats"}
+        assert journal.space.find_stalled() == {"nats"}
         assert journal.make_room(forced=False)
         assert not segment_path(log.path, number).exists()
     journal.close()

@@ -83,9 +83,7 @@ def test_a_full_disk_is_a_full_journal(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr(os, "writev", torn_write)
         assert not append(journal, 1)
-        assert not journal.has_room()
     assert append(journal, 2)
-    assert journal.has_room()
     journal.close()
     assert positions(read_all(only_log(tmp_path))) == [0, 2]
     assert only_log(tmp_path).end().messages == 2

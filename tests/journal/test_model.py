@@ -513,7 +513,7 @@ class JournalMachine(RuleBasedStateMachine):
         """A minute passes with the journal full; some buses move, the stalled ones do not."""
         server = self._server(which)
         self.fill_up(which)
-        server.writer.space.stalled()
+        server.writer.space.find_stalled()
         self.now += STALL_S
         moving = [bus for bus in self.configured if bus not in stalled]
         for bus in moving:

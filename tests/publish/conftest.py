@@ -123,5 +123,4 @@ async def write(journal: ResponseJournal, ndjson: bytes, lines: int = 100) -> No
     parts = ndjson.splitlines(keepends=True)
     for start in range(0, len(parts), lines):
         batch = parts[start : start + lines]
-        while not journal.append(b"".join(batch), len(batch)):
-            await journal.wait_for_space()
+        await journal.append(b"".join(batch), len(batch))

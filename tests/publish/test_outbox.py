@@ -11,7 +11,7 @@ import pytest
 
 from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError
-from tardis_machine.journal import Directory, JournalFullError
+from tardis_machine.journal import Directory, Flow, JournalFullError, WhenFull
 from tardis_machine.messages import ErrorMessage
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
@@ -107,9 +107,9 @@ async def test_hidden_control_events_are_published_and_take_no_position(
         b'"localTimestamp":"2024-03-01T00:00:00.500000Z"}\n'
     )
     first, second = lines(2).splitlines(keepends=True)
-    assert journal.append(first, 1)
-    assert journal.append_hidden(hidden, 1)
-    assert journal.append(second, 1)
+    await journal.append(first, 1)
+    await journal.append_hidden(hidden, 1)
+    await journal.append(second, 1)
     report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=3, delivered=3)
     assert file.path is not None
@@ -155,7 +155,7 @@ async def test_full_journal_paces_and_loses_nothing(publish: Start, nats_alone: 
     ndjson = lines(12_000)
     assert len(ndjson) > 2 << 20
     load = asyncio.create_task(write(respond(outbox), ndjson))
-    await until(lambda: not outbox.writer.has_room())
+    await until(lambda: outbox.scribe.waiting > 0)
     assert not load.done()
     nats_alone.server.resume()
     await load
@@ -231,7 +231,7 @@ async def test_live_and_dropping_flows_never_wait(
     nats_alone.server.pause()
     journal = respond(outbox, flow=flow)
     for start in range(0, 12_000, 100):
-        assert journal.append(lines(100, start=start), 100)
+        await journal.append(lines(100, start=start), 100)
     nats_alone.server.resume()
     account = (await outbox.stop()).buses[0].account
     assert account.dropped > 0
@@ -241,7 +241,7 @@ async def test_live_and_dropping_flows_never_wait(
         delivered=12_000 - account.dropped,
         dropped=account.dropped,
     )
-    assert outbox.lost == 0
+    assert outbox.scribe.lost == 0
 
 
 async def test_a_second_server_takes_over_from_the_first(publish: Start, file: FileConfig) -> None:
@@ -308,7 +308,7 @@ async def test_unencodable_lines_are_dead_letters(
 ) -> None:
     outbox = await publish({"file": file})
     bad = b'{"type":"trade","exchange":"bitmex"}\n'
-    assert respond(outbox).append(lines(1) + bad + lines(1, start=1), 3)
+    await respond(outbox).append(lines(1) + bad + lines(1, start=1), 3)
     report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=3, delivered=2, dead_lettered=1)
     [letter] = (journal_dir / "dead-letters" / "file.ndjson").read_bytes().splitlines()
@@ -320,7 +320,8 @@ async def test_an_entry_beyond_the_encoder_does_not_stop_the_rest(
     publish: Start, file: FileConfig, journal_dir: Path
 ) -> None:
     outbox = await publish({"file": file})
-    assert outbox.writer.append(b"no provenance", lines(2), 2, 0)
+    strange = Flow(b"no provenance", WhenFull.PACE)
+    await outbox.scribe.submit(strange, lines(2), 2, 0)
     await write(respond(outbox), lines(2, start=2))
     report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=4, delivered=2, dead_lettered=2)
@@ -373,7 +374,7 @@ async def test_what_is_left_is_refused_by_name_until_it_is_taken_over(
 
 
 def journal_files(outbox: Outbox, name: str) -> list[Path]:
-    found = list(outbox.writer.path.parent.glob(f"*/{name}"))
+    found = list(outbox.scribe.writer.path.parent.glob(f"*/{name}"))
     assert found
     return found
 
@@ -428,7 +429,7 @@ async def test_dead_letters_are_bounded_and_the_bus_waits(
     outbox = await publish({"file": file}, metrics=metrics, dead_letter_max_bytes=1 << 20)
     bad = b'{"type":"trade","exchange":"%s"}\n' % (b"x" * 10_000)
     for _ in range(20):
-        assert respond(outbox).append(bad * 10, 10)
+        await respond(outbox).append(bad * 10, 10)
     letters = journal_dir / "dead-letters" / "file.ndjson"
     await until(lambda: metric(metrics, "bus_healthy", "file") == 0)
     size = letters.stat().st_size

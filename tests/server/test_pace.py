@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from tardis_machine.journal import Ticket
 from tardis_machine.replay import Batch
 from tardis_machine.server.pace import Turns, deliver
 from tests.server.conftest import until
@@ -81,46 +82,83 @@ async def test_what_precedes_an_error_is_sent() -> None:
     assert sink.sent == [(b"a\n", 1)]
 
 
-class FullJournal:
-    """Has room only after someone has waited."""
+class SlowJournal:
+    """Writes when it is told to; what it was given, and what was sent, in order."""
 
     def __init__(self) -> None:
-        self.events: list[object] = []
-        self.room = False
+        self.events: list[tuple[str, bytes]] = []
+        self.tickets: list[Ticket] = []
 
-    def append(self, data: bytes, count: int) -> bool:
-        self.events.append(("append", data, count, self.room))
-        room, self.room = self.room, False
-        return room
+    def append(self, data: bytes, count: int) -> Ticket:
+        return self._take("append", data)
 
-    def append_hidden(self, data: bytes, count: int) -> bool:
-        self.events.append(("hidden", data, count, self.room))
-        room, self.room = self.room, False
-        return room
+    def append_hidden(self, data: bytes, count: int) -> Ticket:
+        return self._take("hidden", data)
 
-    async def wait_for_space(self) -> None:
-        self.room = True
+    async def send(self, data: bytes, count: int) -> None:
+        self.events.append(("send", data))
+
+    def _take(self, event: str, data: bytes) -> Ticket:
+        self.events.append((event, data))
+        self.tickets.append(Ticket())
+        return self.tickets[-1]
 
 
 async def test_the_journal_comes_before_the_client() -> None:
-    journal = FullJournal()
-
-    async def send(data: bytes, count: int) -> None:
-        journal.events.append(("send", data, count))
+    journal = SlowJournal()
 
     class Hidden(Script):
         def batches(self) -> Iterator[Batch]:
             yield Batch(b"a\n", 1, b"disconnect\n", 1)
 
     script = Hidden()
-    await deliver(script, script.batches(), send, turns=Turns(), journal=journal)
-    assert journal.events == [
-        ("append", b"a\n", 1, False),
-        ("append", b"a\n", 1, True),
-        ("hidden", b"disconnect\n", 1, False),
-        ("hidden", b"disconnect\n", 1, True),
-        ("send", b"a\n", 1),
-    ]
+    running = asyncio.ensure_future(
+        deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
+    )
+    await until(lambda: len(journal.tickets) == 2)
+    journal.tickets[0].settle()
+    await asyncio.sleep(0.01)
+    journaled = [("append", b"a\n"), ("hidden", b"disconnect\n")]
+    assert journal.events == journaled
+    journal.tickets[1].settle()
+    await running
+    assert journal.events == [*journaled, ("send", b"a\n")]
+
+
+async def test_the_replay_goes_on_while_the_journal_writes_but_not_for_ever() -> None:
+    journal = SlowJournal()
+    pieces = [b"%d" % number + b"x" * 60_000 + b"\n" for number in range(10)]
+    script = Script(*pieces)
+    running = asyncio.ensure_future(
+        deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
+    )
+    await until(lambda: len(journal.tickets) == 5)
+    await asyncio.sleep(0.01)
+    assert len(journal.tickets) == 5
+    assert not [each for each in journal.events if each[0] == "send"]
+    settled = 0
+    while not running.done():
+        for ticket in journal.tickets[settled:]:
+            ticket.settle()
+        settled = len(journal.tickets)
+        await asyncio.sleep(0)
+    await running
+    assert b"".join(data for event, data in journal.events if event == "send") == b"".join(pieces)
+
+
+async def test_what_was_journalled_before_the_journal_failed_is_sent() -> None:
+    journal = SlowJournal()
+    script = Script(b"a\n", b"b\n", b"c\n")
+    running = asyncio.ensure_future(
+        deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
+    )
+    await until(lambda: len(journal.tickets) == 3)
+    journal.tickets[0].settle()
+    for ticket in journal.tickets[1:]:
+        ticket.settle(OSError("the disk is broken"))
+    with pytest.raises(OSError, match="the disk is broken"):
+        await running
+    assert [data for event, data in journal.events if event == "send"] == [b"a\n"]
 
 
 async def test_one_turn_per_round_of_the_loop() -> None:

@@ -2,19 +2,25 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import WSMsgType
 
 from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
-from tests.server.conftest import Served, Start, free_ports
+from tests.live.feeds import XBT, bitmex_trade
+from tests.server.conftest import Served, Start, free_ports, until
 from tests.server.test_http import OPTIONS, library
 from tests.server.test_websocket import frames
+from tests.servers.exchange import ScriptedExchange
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -105,6 +111,76 @@ print(loaded, "tardis_machine.publish.outbox" in sys.modules)
     )
     assert done.stdout == "[] False\n"
     assert not (tmp_path / "journal").exists()
+
+
+class HangingDisk:
+    """Lets no entry of the journal through until it is freed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.free = threading.Event(), threading.Event()
+        writev = os.writev
+
+        def hanging(fd: int, parts: Sequence[bytes]) -> int:
+            self.reached.set()
+            assert self.free.wait(60)
+            return writev(fd, parts)
+
+        monkeypatch.setattr(os, "writev", hanging)
+
+
+async def test_a_disk_that_hangs_holds_no_other_request(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await start(
+        event_bus=FileConfig(path=tmp_path / "events"), journal={"dir": tmp_path / "journal"}
+    )
+    disk = HangingDisk(monkeypatch)
+    replaying = asyncio.create_task(get(served, OPTIONS))
+    await until(disk.reached.is_set)
+    async with served.client.get(served.http("/health-check")) as response:
+        assert response.status == 200
+    assert await get(served, OPTIONS | {"publish": False}) == library(OPTIONS)
+    assert not replaying.done()
+    disk.free.set()
+    assert await replaying == library(OPTIONS)
+
+
+async def test_a_live_message_is_journalled_before_it_is_sent(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in order: what the exchange's errors say comes behind what it sent before them."""
+    async with ScriptedExchange() as exchange:
+        monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
+        served = await start(
+            event_bus=FileConfig(path=tmp_path / "events"), journal={"dir": tmp_path / "journal"}
+        )
+        options = {"exchange": "bitmex", "symbols": [XBT], "dataTypes": ["trade"]}
+        asked = options | {"withErrorMessages": True}
+        url = served.ws("/ws-stream-normalized", asked)
+        found: list[Any] = []
+
+        async def collect() -> None:
+            while (message := await socket.receive()).type is WSMsgType.TEXT:
+                found.append(json.loads(message.data))
+
+        async with served.client.ws_connect(url) as socket:
+            collecting = asyncio.create_task(collect())
+            peer = await exchange.accepted()
+            disk = HangingDisk(monkeypatch)
+            await peer.send(bitmex_trade(1))
+            await until(disk.reached.is_set)
+            await peer.send(bitmex_trade(2))
+            await peer.send({"error": "The system is overloaded."})
+            await asyncio.sleep(0.2)
+            assert not found
+            disk.free.set()
+            await until(lambda: len(found) == 3)
+        await collecting
+    assert [(each["type"], each.get("price")) for each in found] == [
+        ("trade", 1),
+        ("trade", 2),
+        ("error", None),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ dropped and announces them; a bus already past it never sees it. When paced, tha
 buses that have not moved for `stall_s` while the journal was full, or are not configured any more;
 live flows and `drop` do not wait for that.
 
+Writing. One thread of a server does it, the scribe: it may be held up by the disk, and nobody else.
+A response submits an entry, goes on, and sends it to its client when the entry's ticket is done.
+
 Durability. `write(2)` survives any process. Against power loss a thread syncs every interval; a
 cursor that got ahead of the data it points to means that data was delivered. What is renamed into
 place was synced before.
@@ -41,9 +44,10 @@ from tardis_machine.journal.directory import BoundError, Directory, LockedError
 from tardis_machine.journal.entry import Entry, Provenance
 from tardis_machine.journal.log import Log
 from tardis_machine.journal.reader import Gap, Reader
+from tardis_machine.journal.scribe import Flow, JournalFullError, Scribe, Ticket, WhenFull
 from tardis_machine.journal.segment import OtherVersionError
 from tardis_machine.journal.space import Space
-from tardis_machine.journal.writer import JournalFullError, Writer
+from tardis_machine.journal.writer import Writer
 
 __all__ = [
     "BoundError",
@@ -51,6 +55,7 @@ __all__ = [
     "CursorState",
     "Directory",
     "Entry",
+    "Flow",
     "Gap",
     "JournalFullError",
     "LockedError",
@@ -58,6 +63,9 @@ __all__ = [
     "OtherVersionError",
     "Provenance",
     "Reader",
+    "Scribe",
     "Space",
+    "Ticket",
+    "WhenFull",
     "Writer",
 ]

@@ -54,7 +54,7 @@ class Space:
         self._clock = clock
         self._full_since: float | None = None
         self._moved: dict[str, tuple[dict[str, tuple[int, int]], float]] = {}
-        self._stalled: set[str] = set()
+        self.stalled: frozenset[str] = frozenset()
         self.measure()
 
     def measure(self) -> Usage:
@@ -85,17 +85,12 @@ class Space:
             self.full()
         return written
 
-    def has_room(self, size: int) -> bool:
-        """Tell whether so many bytes would fit; an empty journal takes any."""
-        usage = self.measure()
-        return usage.empty or self._limit(usage) >= usage.bytes + size
-
     def full(self) -> None:
         """Note that an entry did not fit, by the bound or by the disk: the stall clock runs."""
         if self._full_since is None:
             self._full_since = self._clock()
 
-    def stalled(self) -> frozenset[str]:
+    def find_stalled(self) -> frozenset[str]:
         """Name the buses that have not moved for `stall_s` while the journal was full.
 
         A bus that needs none of the segments that could be deleted is not to blame.
@@ -109,20 +104,20 @@ class Space:
             known = self._moved.get(bus)
             if known is None or not behind or known[0].items() - places.items():
                 self._moved[bus] = (places, now)
-                if bus in self._stalled:
-                    self._stalled.discard(bus)
+                if bus in self.stalled:
+                    self.stalled -= {bus}
                     _log.info("bus moves again", extra={"bus": bus})
             elif (
                 self._full_since is not None
-                and bus not in self._stalled
+                and bus not in self.stalled
                 and now - max(self._full_since, known[1]) >= self._stall_s
             ):
-                self._stalled.add(bus)
+                self.stalled |= {bus}
                 _log.warning(
                     "bus stalled, its oldest segments are skipped",
                     extra={"bus": bus, "after_s": self._stall_s},
                 )
-        return frozenset(self._stalled)
+        return self.stalled
 
     def skip_oldest(self, *, forced: bool) -> bool:
         """Give up the oldest segment that only stalled buses (or, forced, any) still need.
@@ -130,7 +125,7 @@ class Space:
         A bus that is not configured any more holds nobody up: it is stalled by nature. The logs
         of other servers are as good as one's own. False if nothing may go.
         """
-        stalled = self.stalled()
+        stalled = self.find_stalled()
         with self._directory.space():
             for log in self._directory.logs():
                 numbers = log.sealed() if log.readable() else []

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, entry, log, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
@@ -17,22 +16,8 @@ from tardis_machine.journal.space import LARGEST_SEGMENT, Space
 _log = logging.getLogger(__name__)
 
 
-class JournalFullError(TardisMachineError):
-    """The journal has no room and the policy says that this ends the response."""
-
-    retriable = True
-
-    def __init__(self, used: int, limit: int) -> None:
-        self.used = used
-        self.limit = limit
-        super().__init__(
-            f"the journal is full ({used} of {limit} bytes): a bus is behind or the disk is full; "
-            "see --journal-max-bytes and --journal-when-full"
-        )
-
-
 class Writer:
-    """Appends to the one log that this process owns."""
+    """Appends to the one log that this process owns; used by one thread at a time."""
 
     def __init__(
         self,
@@ -73,8 +58,7 @@ class Writer:
         self._number = -1
         self._fd = -1
         self._size = 0
-        self._refused = 0
-        self._disk_full = False
+        self._sealed_at = -1
         try:
             self._rotate()
         except BaseException:
@@ -97,19 +81,26 @@ class Writer:
             return self._write((head, provenance, data), size)
 
         if not self.space.take(size + segment.HEADER_BYTES, write):
-            self._refused = size + segment.HEADER_BYTES
             return False
         self.messages += count
-        if self._fsync is not None:
-            if self._syncer is None:
-                os.fdatasync(self._fd)
-            else:
-                self._syncer.dirty(self._fd)
+        if self._syncer is not None:
+            self._syncer.dirty(self._fd)
         return True
 
-    def has_room(self) -> bool:
-        """Tell whether what was refused last would fit now."""
-        return not self._disk_full and self.space.has_room(self._refused)
+    def sync(self) -> None:
+        """Force to disk what was appended, if that is not to wait for an interval."""
+        if self._fsync == 0:
+            os.fdatasync(self._fd)
+
+    def seal_if_idle(self) -> None:
+        """Begin a new segment if nothing was appended since the last call and space is short.
+
+        Other servers may need the room, and cannot skip what is being written to.
+        """
+        idle, self._sealed_at = self._sealed_at == self.messages, self.messages
+        short = 2 * self.space.used > self.space.max_bytes
+        if idle and short and self._size > segment.HEADER_BYTES:
+            self._rotate()
 
     def make_room(self, *, forced: bool) -> bool:
         """Give up the oldest segment at the expense of stalled buses, or of the furthest behind."""
@@ -143,7 +134,6 @@ class Writer:
                 path.unlink(missing_ok=True)
             if error.errno not in segment.FULL or number == 0:
                 raise
-            self._disk_full = True
             return False
         if self._fd >= 0:
             if self._fsync is None:
@@ -168,10 +158,8 @@ class Writer:
             os.ftruncate(self._fd, self._size)
             if error.errno not in segment.FULL:
                 raise
-            self._disk_full = True
             return False
         self._size += size
-        self._disk_full = False
         return True
 
 

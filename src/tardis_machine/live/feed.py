@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tardis_machine.control import disconnect_line, error_line
 from tardis_machine.emit import parse_all
@@ -26,15 +27,21 @@ from tardis_machine.live.resources import Resources
 from tardis_machine.log import Throttle
 from tardis_machine.options import StreamNormalizedOptions
 
+if TYPE_CHECKING:
+    from tardis_machine.journal import Ticket
+
 log = logging.getLogger(__name__)
 
 MAX_ERRORS: Final = 50
 
 
 class Journal(Protocol):
-    """Where messages are written before they are sent; it never waits for space."""
+    """Where messages are written before they are sent: as soon as the ticket is done.
 
-    def append(self, data: bytes, count: int) -> bool: ...
+    That never takes space: a live stream's journal makes room.
+    """
+
+    def append(self, data: bytes, count: int) -> "Ticket": ...
 
 
 class Listener(Protocol):
@@ -49,6 +56,16 @@ class Listener(Protocol):
     def send(self, data: bytes, count: int) -> None: ...
 
     def end(self, error: Exception) -> None: ...
+
+
+class _Outgoing(NamedTuple):
+    """Something to hand out once it is written, and to whom; or why their listening ends."""
+
+    listeners: Sequence[Listener]
+    data: bytes
+    messages: int
+    written: "Ticket | None"
+    error: Exception | None = None
 
 
 class Feed:
@@ -87,6 +104,7 @@ class Feed:
             PolledSource(source, self._fed_by(source), self) for source in planned.pollings
         ]
         self._listeners: list[Listener] = []
+        self._outgoing: deque[_Outgoing] = deque()
         self._out: list[bytes] = []
         self._count = 0
         self._errors = 0
@@ -115,7 +133,7 @@ class Feed:
         self._statistics.clients[self.exchange] += 1
         books = [line for each in self._books.values() for line in each.snapshots()]
         if books:
-            self._send_to(listener, b"".join(books), len(books))
+            self._hand_out((listener,), b"".join(books), len(books))
 
     def leave(self, listener: Listener) -> None:
         """Let somebody go."""
@@ -159,10 +177,8 @@ class Feed:
         count = self._count
         self._out.clear()
         self._count = 0
-        if self._journal is not None:
-            self._journal.append(data, count)
-        for listener in tuple(self._listeners):
-            self._send_to(listener, data, count)
+        written = None if self._journal is None else self._journal.append(data, count)
+        self._hand_out(tuple(self._listeners), data, count, written)
 
     def opened(self) -> None:
         """Note a connection that is open."""
@@ -190,16 +206,14 @@ class Feed:
                 },
             )
         told = (self.exchange, self._clock.stamp(), str(error), self._errors)
+        written = None
         if self._journal is not None:
-            self._journal.append(error_line(*told, code=code), 1)
-        line = error_line(*told)
-        for listener in tuple(self._listeners):
-            if listener.with_errors:
-                self._send_to(listener, line, 1)
+            written = self._journal.append(error_line(*told, code=code), 1)
+        asking = tuple(each for each in self._listeners if each.with_errors)
+        self._hand_out(asking, error_line(*told), 1, written)
         if self._errors >= MAX_ERRORS:
             too_many = TooManyErrorsError(self.exchange)
-            for listener in tuple(self._listeners):
-                self._drop(listener, too_many)
+            self._hand_out(tuple(self._listeners), error=too_many)
 
     def ended(self, connection: Connection, error: LiveError) -> None:
         """Start a connection's lanes anew, and tell of it."""
@@ -224,15 +238,14 @@ class Feed:
         # Whoever drops all books now needs those that are still good once more.
         books = [line for each in self._books.values() for line in each.snapshots()]
         kept = b"".join(books)
+        written = None
         if self._journal is not None:
             published = disconnect_line(
                 *told, reason=str(error)[:1000], close_code=error.close_code
             )
-            self._journal.append(published + kept, 1 + len(books))
-        line = disconnect_line(*told)
-        for listener in tuple(self._listeners):
-            if listener.with_disconnects:
-                self._send_to(listener, line + kept, 1 + len(books))
+            written = self._journal.append(published + kept, 1 + len(books))
+        asking = tuple(each for each in self._listeners if each.with_disconnects)
+        self._hand_out(asking, disconnect_line(*told) + kept, 1 + len(books), written)
 
     # Inside
 
@@ -263,11 +276,42 @@ class Feed:
             # It may have been an update: the books of this connection may be wrong from here on.
             source.fail(error)
 
-    def _send_to(self, listener: Listener, data: bytes, count: int) -> None:
-        try:
-            listener.send(data, count)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this listener's
-            self._drop(listener, error)
+    def _hand_out(
+        self,
+        listeners: Sequence[Listener],
+        data: bytes = b"",
+        count: int = 0,
+        written: "Ticket | None" = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Send, or end, when the journal has what was handed out before and this."""
+        if not self._outgoing and (written is None or written.done):
+            self._send(_Outgoing(listeners, data, count, written, error))
+            return
+        self._outgoing.append(_Outgoing(listeners, data, count, written, error))
+        if len(self._outgoing) == 1:
+            self._send_written()
+
+    def _send_written(self) -> None:
+        """Send what was waiting for the journal, in order, as far as it is written."""
+        while self._outgoing:
+            written = self._outgoing[0].written
+            if written is not None and not written.done:
+                written.when_done(self._send_written)
+                return
+            self._send(self._outgoing.popleft())
+
+    def _send(self, outgoing: _Outgoing) -> None:
+        for listener in outgoing.listeners:
+            if listener not in self._listeners:  # gone meanwhile
+                continue
+            if outgoing.error is not None:
+                self._drop(listener, outgoing.error)
+                continue
+            try:
+                listener.send(outgoing.data, outgoing.messages)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this listener's
+                self._drop(listener, error)
 
     def _drop(self, listener: Listener, error: Exception) -> None:
         self.leave(listener)

@@ -40,6 +40,7 @@ class State(NamedTuple):
     restarts: int
     journal_bytes: int
     journal_max_bytes: int
+    journal_waiting: int
     lost: int
 
 
@@ -63,6 +64,9 @@ class PublishingCollector(Collector):
         )
         yield _gauge("journal_used_bytes", "Size of the journal directory.", state.journal_bytes)
         yield _gauge("journal_max_bytes", "Bound of the journal.", state.journal_max_bytes)
+        yield _gauge(
+            "journal_waiting", "Batches of replays that wait for space.", state.journal_waiting
+        )
         yield CounterMetricFamily(
             _PREFIX + "unjournalled",
             "Messages of live or dropping flows that not even an emptied journal had room for.",

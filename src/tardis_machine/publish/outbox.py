@@ -14,10 +14,19 @@ from prometheus_client import CollectorRegistry
 from tardis_machine.bronze import Origin
 from tardis_machine.config import ConfigError, to_dict
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import BoundError, Directory, JournalFullError, Provenance, Writer
+from tardis_machine.journal import (
+    BoundError,
+    Directory,
+    Flow,
+    Provenance,
+    Scribe,
+    Ticket,
+    WhenFull,
+    Writer,
+)
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import aside
-from tardis_machine.log import JsonFormatter, Throttle
+from tardis_machine.log import JsonFormatter
 from tardis_machine.publish.accounts import Account, BusReport, DrainReport, Snapshot
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses.base import BusConfig
@@ -29,9 +38,6 @@ from tardis_machine.publish.supervisor import Supervisor
 _log = logging.getLogger(__name__)
 
 _LIVE: Final = "ws-stream"
-_SHORTEST_WAIT_S: Final = 0.01
-_LONGEST_WAIT_S: Final = 0.25
-_LOOK_EVERY_S: Final = 1.0
 
 
 class PublisherStartError(TardisMachineError):
@@ -57,23 +63,20 @@ class Outbox:
         self._buses = dict(buses)
         self._journal = journal
         self._publish = publish
-        self._writer: Writer | None = None
+        self._scribe: Scribe | None = None
         self._supervisor: Supervisor | None = None
         self._snapshot: Snapshot | None = None
-        self._stalled: frozenset[str] = frozenset()
-        self._looked_at = 0.0
         self._heard_at = 0.0
         self.producer_id = publish.producer_id or f"{socket.gethostname()}-{os.getpid()}"
         self.stopped = False
-        self.lost = 0
-        self.lost_said = Throttle()
         registry.register(PublishingCollector(self._state))
 
     @property
-    def writer(self) -> Writer:
-        if self._writer is None:
+    def scribe(self) -> Scribe:
+        """The thread that writes the journal."""
+        if self._scribe is None:
             raise RuntimeError("publishing has not been started")
-        return self._writer
+        return self._scribe
 
     @property
     def publisher_pid(self) -> int | None:
@@ -82,33 +85,14 @@ class Outbox:
     async def start(self) -> None:
         """Open a log and start the publisher."""
         path = self._journal.path
-        self._refuse_full_aside(path)
-        try:
-            self._writer = Writer(
-                path,
-                self.producer_id,
-                list(self._buses),
-                max_bytes=self._journal.max_bytes,
-                destinations=destinations(self._buses),
-                adopt=self._journal.adopt,
-                stall_s=self._journal.stall_s,
-                fsync=self._journal.fsync_s,
-            )
-        except BoundError as error:
-            raise ConfigError(self._journal.flag("dir"), str(path), error.reason) from error
-        except OSError as error:
-            raise ConfigError(
-                self._journal.flag("dir"),
-                str(path),
-                f"expected a directory that can be written: {error.strerror}",
-            ) from error
+        writer = await asyncio.to_thread(self._open, path)
         root = logging.getLogger()
         formatters = [handler.formatter for handler in root.handlers]
         settings = Settings(
             buses={name: to_dict(config) for name, config in self._buses.items()},
             publish=to_dict(self._publish),
             journal=str(path),
-            log=self._writer.path.name,
+            log=writer.path.name,
             log_format="json" if any(isinstance(f, JsonFormatter) for f in formatters) else "human",
             debug=root.level == logging.DEBUG,
         )
@@ -117,13 +101,14 @@ class Outbox:
         try:
             await self._supervisor.start()
         except OSError as error:
-            self._writer.close()
+            await asyncio.to_thread(writer.close)
             raise PublisherStartError(error.strerror or str(error)) from error
+        self._scribe = Scribe(writer)
 
     async def stop(self) -> DrainReport:
         """End the log and let the publisher deliver it, within the configured time."""
         self.stopped = True
-        self.writer.close()
+        await asyncio.to_thread(self.scribe.close)
         assert self._supervisor is not None
         await self._supervisor.drain(self._publish.drain_timeout_s)
         snapshot = self._snapshot
@@ -131,7 +116,7 @@ class Outbox:
             _log.error(
                 "publisher gave no report: see its journal", extra={"dir": self._journal.path}
             )
-            left = Account(journalled=self.writer.messages)
+            left = Account(journalled=self.scribe.writer.messages)
             return DrainReport([BusReport(bus, left) for bus in self._buses])
         return DrainReport([BusReport(bus, each.ended) for bus, each in snapshot.buses.items()])
 
@@ -157,14 +142,14 @@ class Outbox:
             route=route,
             source=self._publish.publish_source,
         )
-        when_full = "drop" if flow == _LIVE else self._journal.when_full
-        return ResponseJournal(self, encode_provenance(provenance), when_full)
+        when_full = WhenFull.DROP if flow == _LIVE else WhenFull(self._journal.when_full)
+        return ResponseJournal(self.scribe, Flow(encode_provenance(provenance), when_full))
 
     def unhealthy(self) -> list[str]:
         """Name what keeps publishing from going on, in words for the health check."""
         trouble = self._publisher_trouble()
         found = [f"publisher: {trouble}"] if trouble else []
-        stalled = self._stalled_buses()
+        stalled = frozenset() if self._scribe is None else self._scribe.writer.space.stalled
         snapshot = self._snapshot
         for name in self._buses:
             bus = None if snapshot is None else snapshot.buses.get(name)
@@ -205,91 +190,69 @@ class Outbox:
         silent_s = time.monotonic() - self._heard_at
         return f"silent for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
-    def _refuse_full_aside(self, path: Path) -> None:
-        """Refuse to add to what is kept aside without an end: somebody has to look at it."""
+    def _open(self, path: Path) -> Writer:
+        """Begin a log; refuses a directory that is another's or cannot be written to."""
+        flag = self._journal.flag("dir")
         kept = Directory(path).aside_bytes()
-        if kept >= self._journal.max_bytes:
+        if kept >= self._journal.max_bytes:  # not without an end: somebody has to look at it
             raise ConfigError(
-                self._journal.flag("dir"),
+                flag,
                 str(path),
                 f"{kept} bytes are kept aside in {aside(path)}, as much as --journal-max-bytes; "
                 "expected somebody to look at them and move them away",
             )
+        try:
+            return Writer(
+                path,
+                self.producer_id,
+                list(self._buses),
+                max_bytes=self._journal.max_bytes,
+                destinations=destinations(self._buses),
+                adopt=self._journal.adopt,
+                stall_s=self._journal.stall_s,
+                fsync=self._journal.fsync_s,
+            )
+        except BoundError as error:
+            raise ConfigError(flag, str(path), error.reason) from error
+        except OSError as error:
+            raise ConfigError(
+                flag, str(path), f"expected a directory that can be written: {error.strerror}"
+            ) from error
 
     def _take(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._heard_at = time.monotonic()
 
-    def _stalled_buses(self) -> frozenset[str]:
-        """Look at most once a second: it reads every cursor."""
-        now = time.monotonic()
-        if self._writer is not None and now - self._looked_at >= _LOOK_EVERY_S:
-            self._looked_at = now
-            self._stalled = self._writer.space.stalled()
-        return self._stalled
-
     def _state(self) -> State:
-        supervisor, writer = self._supervisor, self._writer
+        supervisor, scribe = self._supervisor, self._scribe
         return State(
             snapshot=self._snapshot,
-            stalled=self._stalled_buses(),
+            stalled=frozenset() if scribe is None else scribe.writer.space.stalled,
             buses=tuple(self._buses),
             running=supervisor is not None and supervisor.running,
             reporting=not self._publisher_trouble(),
             restarts=0 if supervisor is None else supervisor.restarts,
-            journal_bytes=0 if writer is None else writer.space.measure().bytes,
+            journal_bytes=0 if scribe is None else scribe.writer.space.used,
             journal_max_bytes=self._journal.max_bytes,
-            lost=self.lost,
+            journal_waiting=0 if scribe is None else scribe.waiting,
+            lost=0 if scribe is None else scribe.lost,
         )
 
 
 class ResponseJournal:
     """The journal of one response: where its messages go before its client gets them."""
 
-    def __init__(self, outbox: Outbox, provenance: bytes, when_full: str) -> None:
-        self._outbox = outbox
-        self._writer = outbox.writer
-        self._provenance = provenance
-        self._when_full = when_full
+    def __init__(self, scribe: Scribe, flow: Flow) -> None:
+        self._scribe = scribe
+        self._flow = flow
         self._position = 0
 
-    def append(self, data: bytes, count: int) -> bool:
-        """Write messages that the client is about to get; False if it has to wait for space."""
-        if self._writer.append(self._provenance, data, count, self._position) or self._make_room(
-            data, count, hidden=False
-        ):
-            self._position += count
-            return True
-        return False
+    def append(self, data: bytes, count: int) -> Ticket:
+        """Write messages; they may be sent once the ticket is done, and that may take space."""
+        ticket = self._scribe.submit(self._flow, data, count, self._position)
+        self._position += count
+        return ticket
 
-    def append_hidden(self, data: bytes, count: int) -> bool:
+    def append_hidden(self, data: bytes, count: int) -> Ticket:
         """Write control events that the client did not ask for; they take no position."""
-        return self._writer.append(
-            self._provenance, data, count, self._position, hidden=True
-        ) or self._make_room(data, count, hidden=True)
-
-    async def wait_for_space(self) -> None:
-        """Wait until buses have moved on, or have stalled for long enough to be skipped ahead."""
-        pause_s = _SHORTEST_WAIT_S
-        while pause_s < _LONGEST_WAIT_S:  # then the caller tries: only that tells of a full disk
-            await asyncio.sleep(pause_s)
-            if self._writer.has_room() or self._writer.make_room(forced=False):
-                return
-            pause_s *= 2
-
-    def _make_room(self, data: bytes, count: int, *, hidden: bool) -> bool:
-        """Deal with a full journal as the flow wants it; False if it waits."""
-        if self._when_full == "pace":
-            return False
-        writer = self._writer
-        if self._when_full == "error":
-            raise JournalFullError(writer.space.used, writer.space.max_bytes)
-        while writer.make_room(forced=True):
-            if writer.append(self._provenance, data, count, self._position, hidden=hidden):
-                return True
-        outbox = self._outbox
-        outbox.lost += count
-        held_back = outbox.lost_said.allow()
-        if held_back is not None:
-            _log.error("disk full: messages not published", extra={"lost": outbox.lost})
-        return True
+        return self._scribe.submit(self._flow, data, count, self._position, hidden=True)

@@ -2,15 +2,20 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tardis_machine.replay import Batch
 from tardis_machine.waiting import settled
 
+if TYPE_CHECKING:
+    from tardis_machine.journal import Ticket
+
 _SEND_BYTES: Final = 64 * 1024
+_HELD_BYTES: Final = 4 * _SEND_BYTES
 _SEND_AFTER_S: Final = 0.25
 # Steps take about 2 ms. A replay that is alone may take several, but holds the loop for less
 # than 10 ms; with others waiting, one step is a turn.
@@ -54,13 +59,11 @@ class Turns:
 
 
 class Journal(Protocol):
-    """Where messages are written before they are sent."""
+    """Where messages are written before they are sent: as soon as the ticket is done."""
 
-    def append(self, data: bytes, count: int) -> bool: ...
+    def append(self, data: bytes, count: int) -> "Ticket": ...
 
-    def append_hidden(self, data: bytes, count: int) -> bool: ...
-
-    async def wait_for_space(self) -> None: ...
+    def append_hidden(self, data: bytes, count: int) -> "Ticket": ...
 
 
 class Replay(Protocol):
@@ -89,24 +92,12 @@ async def deliver(
 
     What precedes an error is sent before it is raised: it has been journalled, too.
     """
-    held: list[bytes] = []
-    size = count = 0
-    sent_at = time.monotonic()
-
-    async def flush() -> None:
-        nonlocal size, count, sent_at
-        if held:
-            data = held[0] if len(held) == 1 else b"".join(held)
-            held.clear()
-            messages, size, count = count, 0, 0
-            await send(data, messages)
-        sent_at = time.monotonic()
-
+    held = _Held(send, journal)
     turn_ends = 0.0
     while True:
         # What is waited for may give way to the next thing to wait for.
         while (waiting := replay.pending()) is not None and not waiting.done():
-            await flush()
+            await held.flush()
             await settled(waiting)
             turn_ends = 0.0
         if turns.contended or time.monotonic() >= turn_ends:
@@ -115,25 +106,94 @@ async def deliver(
         try:
             batch = next(batches, None)
         except Exception:
-            await flush()
+            await held.flush()
             raise
         if batch is None:
             break
-        if journal is not None:
-            await _record(journal, batch)
+        held.add(batch)
+        if held.size >= _HELD_BYTES:
+            await held.flush()
+        elif held.is_due:
+            await held.send_written()
+    await held.flush()
+
+
+class _Piece(NamedTuple):
+    """Something to be sent once it is written; what the client must not see has no data."""
+
+    data: bytes
+    messages: int
+    size: int
+    written: "Ticket | None"
+
+
+class _Held:
+    """What was made and is not sent yet, in order.
+
+    The journal writes while the next batches are made, so that neither waits for the other; when
+    it falls behind, or there is nothing else to do, it is waited for.
+    """
+
+    def __init__(
+        self, send: Callable[[bytes, int], Awaitable[None]], journal: Journal | None
+    ) -> None:
+        self.size = 0
+        self._send = send
+        self._journal = journal
+        self._pieces: deque[_Piece] = deque()
+        self._sent_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is enough to be sent, or has waited long enough."""
+        late = time.monotonic() - self._sent_at > _SEND_AFTER_S
+        return self.size >= _SEND_BYTES or (self.size > 0 and late)
+
+    def add(self, batch: Batch) -> None:
+        """Hold a batch, and have it journalled."""
+        journal = self._journal
         if batch.data:
-            held.append(batch.data)
-            size += len(batch.data)
-            count += batch.count
-        if size >= _SEND_BYTES or (size and time.monotonic() - sent_at > _SEND_AFTER_S):
-            await flush()
-    await flush()
+            written = None if journal is None else journal.append(batch.data, batch.count)
+            self._hold(_Piece(batch.data, batch.count, len(batch.data), written))
+        if batch.hidden and journal is not None:
+            written = journal.append_hidden(batch.hidden, batch.hidden_count)
+            self._hold(_Piece(b"", 0, len(batch.hidden), written))
 
+    async def flush(self) -> None:
+        """Send everything, as soon as it is written."""
+        last = self._pieces[-1].written if self._pieces else None
+        if last is not None:
+            with contextlib.suppress(Exception):  # told below, behind what was written before
+                await last
+        await self.send_written()
+        self._sent_at = time.monotonic()
 
-async def _record(journal: Journal, batch: Batch) -> None:
-    if batch.data:
-        while not journal.append(batch.data, batch.count):
-            await journal.wait_for_space()
-    if batch.hidden:
-        while not journal.append_hidden(batch.hidden, batch.hidden_count):
-            await journal.wait_for_space()
+    async def send_written(self) -> None:
+        """Send what may be sent by now; raises what kept the next from being written."""
+        found: list[bytes] = []
+        count = 0
+        failure = None
+        while self._pieces and failure is None:
+            data, messages, size, written = self._pieces[0]
+            if written is not None:
+                if not written.done:
+                    break
+                try:
+                    await written
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = error
+                    continue
+            self._pieces.popleft()
+            self.size -= size
+            count += messages
+            if data:
+                found.append(data)
+        if found:
+            self._sent_at = time.monotonic()
+            await self._send(found[0] if len(found) == 1 else b"".join(found), count)
+        if failure is not None:
+            raise failure
+
+    def _hold(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        self.size += piece.size

@@ -1,0 +1,296 @@
+"""A thread that writes the journal, so that nobody else waits for the disk."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from enum import StrEnum
+from typing import Any, Final
+
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.journal.writer import Writer
+from tardis_machine.log import Throttle
+
+_log = logging.getLogger(__name__)
+
+_SHORTEST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.25
+_LOOK_EVERY_S: Final = 1.0
+_MOST_QUEUED_BYTES: Final = 64 << 20
+
+
+class WhenFull(StrEnum):
+    """What an entry does that does not fit."""
+
+    PACE = "pace"
+    DROP = "drop"
+    ERROR = "error"
+
+
+class JournalFullError(TardisMachineError):
+    """The journal has no room and the policy says that this ends the response."""
+
+    retriable = True
+
+    def __init__(self, used: int, limit: int) -> None:
+        self.used = used
+        self.limit = limit
+        super().__init__(
+            f"the journal is full ({used} of {limit} bytes): a bus is behind or the disk is full; "
+            "see --journal-max-bytes and --journal-when-full"
+        )
+
+
+class JournalClosedError(TardisMachineError):
+    """The journal was closed before there was room for an entry."""
+
+
+class Ticket:
+    """A promise that an entry is written; awaiting it raises what kept it from being so.
+
+    `done` may be looked at from any thread. Most are done before anyone waits, and then nobody
+    has to be woken.
+    """
+
+    __slots__ = ("_error", "_loop", "_waiter", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._error: Exception | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.done:
+            waiter = self._wait()
+            if not self.done:  # else it was just too late to be told
+                yield from waiter
+        if self._error is not None:
+            raise self._error
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Have something called by this event loop, soon after the ticket is done."""
+        waiter = self._wait()
+        waiter.add_done_callback(lambda _: call())
+        if self.done:
+            _wake(waiter)
+
+    def _wait(self) -> "asyncio.Future[None]":
+        if self._waiter is None:
+            self._loop = asyncio.get_running_loop()
+            self._waiter = self._loop.create_future()
+        return self._waiter
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Keep the promise, or say why not; by the thread that writes."""
+        self._error = error
+        self.done = True
+        waiter = self._waiter
+        if waiter is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(_wake, waiter)
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Flow:
+    """The entries of one response: written in order, and after one has failed, none."""
+
+    __slots__ = ("error", "provenance", "when_full")
+
+    def __init__(self, provenance: bytes, when_full: WhenFull) -> None:
+        self.provenance = provenance
+        self.when_full = when_full
+        self.error: Exception | None = None
+
+
+class _Request:
+    """An entry to be written."""
+
+    __slots__ = ("count", "data", "flow", "hidden", "position", "ticket")
+
+    def __init__(self, flow: Flow, data: bytes, count: int, position: int, hidden: bool) -> None:
+        self.flow = flow
+        self.data = data
+        self.count = count
+        self.position = position
+        self.hidden = hidden
+        self.ticket = Ticket()
+
+
+class Scribe:
+    """Writes what flows submit, each by its own rule for a full journal.
+
+    Those that are paced wait in line until there is room. The others never wait: they make room,
+    or fail.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.lost = 0
+        self._lost_said = Throttle()
+        self._new: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._paced: deque[_Request] = deque()
+        self._written: list[Ticket] = []
+        # Bytes, each counted by one thread alone: what was submitted, what was taken of it.
+        self._submitted = 0
+        self._taken = 0
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._looked_at = 0.0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Count the entries that wait for room."""
+        return len(self._paced)
+
+    def submit(
+        self, flow: Flow, data: bytes, count: int, position: int, *, hidden: bool = False
+    ) -> Ticket:
+        """Have an entry written; nothing of it may be sent before its ticket is done."""
+        request = _Request(flow, data, count, position, hidden)
+        queued = self._submitted - self._taken
+        if flow.when_full is WhenFull.DROP and queued > _MOST_QUEUED_BYTES:
+            self._lose(request)  # the disk hangs, and memory has an end
+        else:
+            self._submitted += len(data)
+            self._new.put(request)
+        return request.ticket
+
+    def close(self) -> None:
+        """Write what has been submitted, as far as there is room, and end the log."""
+        self._new.put(None)
+        self._thread.join()
+        self.writer.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._write(self._take())
+            try:
+                self._write_paced()
+            except Exception:  # noqa: BLE001 - they wait, and are tried again
+                _log.exception("journal cannot be written")
+            self._tell()
+            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                self._look()
+        for request in self._paced:
+            request.ticket.settle(JournalClosedError("the journal was closed"))
+
+    def _write(self, requests: list[_Request | None]) -> None:
+        """Write what does not wait, and line up what does."""
+        for request in requests:
+            if request is None:
+                self._closed = True
+                continue
+            self._taken += len(request.data)
+            if request.flow.when_full is WhenFull.PACE:
+                self._paced.append(request)
+            else:
+                try:
+                    self._write_at_once(request)
+                except Exception as error:  # noqa: BLE001 - whoever submitted it learns of it
+                    self._fail(request, error)
+
+    def _tell(self) -> None:
+        """Settle the tickets of what is written, and synced if that is asked for."""
+        written, self._written = self._written, []
+        error = None
+        if written:
+            try:
+                self.writer.sync()
+            except OSError as failure:
+                _log.exception("journal cannot be synced")
+                error = failure
+        for ticket in written:
+            ticket.settle(error)
+
+    def _look(self) -> None:
+        """See how full the journal is, and leave room to others when there is nothing to do."""
+        self._looked_at = time.monotonic()
+        try:
+            self.writer.space.measure()
+            self.writer.space.find_stalled()
+            self.writer.seal_if_idle()
+        except Exception:  # noqa: BLE001 - the next look may do better
+            _log.exception("journal cannot be looked at")
+
+    def _take(self) -> list[_Request | None]:
+        """Take all that was submitted; wait for it, but not longer than for room."""
+        found: list[_Request | None] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._new.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S))
+            while True:
+                found.append(self._new.get_nowait())
+        return found
+
+    def _write_paced(self) -> None:
+        """Write those that wait in line, as far as there is room."""
+        while self._paced:
+            request = self._paced[0]
+            if not self._append(request) and not (
+                self.writer.make_room(forced=False) and self._append(request)
+            ):
+                self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+                return
+            self._paced.popleft()
+            self._pause_s = _SHORTEST_PAUSE_S
+
+    def _write_at_once(self, request: _Request) -> None:
+        """Write an entry that does not wait, at the expense of whoever is furthest behind."""
+        if self._append(request):
+            return
+        if request.flow.when_full is WhenFull.ERROR:
+            space = self.writer.space
+            self._fail(request, JournalFullError(space.used, space.max_bytes))
+            return
+        while self.writer.make_room(forced=True):
+            if self._append(request):
+                return
+        self._lose(request)
+
+    def _append(self, request: _Request) -> bool:
+        """Write an entry; False if it does not fit. Its flow ends if the disk is broken."""
+        flow = request.flow
+        if flow.error is not None:
+            request.ticket.settle(flow.error)
+            return True
+        try:
+            if not self.writer.append(
+                flow.provenance,
+                request.data,
+                request.count,
+                request.position,
+                hidden=request.hidden,
+            ):
+                return False
+        except Exception as error:  # noqa: BLE001 - whoever submitted it learns of it
+            self._fail(request, error)
+            return True
+        self._written.append(request.ticket)
+        return True
+
+    def _lose(self, request: _Request) -> None:
+        """Let a flow that never waits go on without its entry."""
+        self.lost += request.count
+        if self._lost_said.allow() is not None:
+            _log.error("disk full or stuck: messages not published", extra={"lost": self.lost})
+        request.ticket.settle()
+
+    def _fail(self, request: _Request, error: Exception) -> None:
+        """End the flow of an entry that could not be written, if it is one that can end."""
+        if not isinstance(error, TardisMachineError):
+            _log.error("journal cannot be written", exc_info=error)
+        if request.flow.when_full is WhenFull.DROP:
+            self._lose(request)
+            return
+        request.flow.error = error
+        request.ticket.settle(error)

@@ -1,0 +1,229 @@
+"""The thread that writes: nobody else waits for the disk, and each flow keeps its rule."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tardis_machine.journal import (
+    Directory,
+    Entry,
+    Flow,
+    JournalFullError,
+    Provenance,
+    Reader,
+    Scribe,
+    WhenFull,
+    Writer,
+)
+from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.scribe import JournalClosedError
+
+Open = Callable[..., Scribe]
+LINE = b"x" * 3_999 + b"\n"
+
+
+def flow(when_full: WhenFull = WhenFull.PACE, request: str = "r") -> Flow:
+    return Flow(encode_provenance(Provenance("p", request)), when_full)
+
+
+@pytest.fixture
+def scribe(tmp_path: Path) -> Iterator[Open]:
+    """Open journals; each is closed at the end."""
+    opened: list[Scribe] = []
+
+    def made(*, max_bytes: int = 1 << 20, fsync: float | None = None) -> Scribe:
+        writer = Writer(tmp_path, "p", ["kafka"], max_bytes=max_bytes, fsync=fsync, stall_s=0.2)
+        opened.append(Scribe(writer))
+        return opened[-1]
+
+    yield made
+    for each in opened:
+        if each.writer._fd >= 0:
+            each.close()
+
+
+def positions(path: Path) -> list[int | str]:
+    found: list[int | str] = []
+    for log in Directory(path).logs():
+        reader = Reader(log, 0, 0, 0)
+        while (each := reader.read()) is not None:
+            found.append(each.position if isinstance(each, Entry) else each.reason)
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - another thread's doing
+        await asyncio.sleep(0.005)
+
+
+async def test_entries_are_written_in_order(scribe: Open, tmp_path: Path) -> None:
+    journal = scribe()
+    mine = flow()
+    tickets = [journal.submit(mine, LINE, 1, number) for number in range(50)]
+    await tickets[-1]
+    assert all(ticket.done for ticket in tickets)
+    journal.close()
+    assert positions(tmp_path) == list(range(50))
+
+
+@pytest.mark.parametrize("call", ["writev", "fdatasync"])
+async def test_a_disk_that_hangs_holds_the_response_and_not_the_loop(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    journal = scribe(fsync=0.0)
+    reached, free = threading.Event(), threading.Event()
+    real = getattr(os, call)
+
+    def hanging(*args: object) -> object:
+        reached.set()
+        assert free.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(os, call, hanging)
+    ticket = journal.submit(flow(), LINE, 1, 0)
+    await until(reached.is_set)
+    for _ in range(20):  # the loop goes round
+        await asyncio.sleep(0)
+    assert not ticket.done
+    free.set()
+    await ticket
+    assert positions(tmp_path) == [0]
+
+
+async def test_a_batch_is_on_disk_before_its_ticket_is_done(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a sync for every batch; those that come together share one."""
+    journal = scribe(fsync=0.0)
+    synced: list[int] = []
+    fdatasync = os.fdatasync
+
+    def observed(fd: int) -> None:
+        fdatasync(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", observed)
+    mine = flow()
+    tickets = []
+    for number in range(20):
+        tickets.append(journal.submit(mine, LINE, 1, number))
+        if number % 5 == 4:
+            await tickets[-1]
+            path = next(journal.writer.path.glob("*.seg"))
+            assert synced[-1] == path.stat().st_size
+    assert 0 < len(synced) <= 20
+
+
+async def test_a_full_journal_paces_who_waits_and_nobody_else(scribe: Open) -> None:
+    journal = scribe()
+    mine = flow()
+    tickets = [journal.submit(mine, LINE, 1, number) for number in range(300)]
+    await until(lambda: journal.waiting > 0)
+    await journal.submit(flow(WhenFull.DROP), LINE, 1, 0)
+    with pytest.raises(JournalFullError) as raised:
+        await journal.submit(flow(WhenFull.ERROR), b"x" * 100_000, 1, 0)
+    assert raised.value.limit == 1 << 20
+    await tickets[-1]  # the bus is stalled, and skipped
+    assert journal.writer.space.stalled == {"kafka"}
+    assert journal.waiting == 0
+    assert journal.lost == 0
+
+
+async def test_a_flow_that_failed_writes_no_more(scribe: Open, tmp_path: Path) -> None:
+    journal = scribe()
+    mine = flow(WhenFull.ERROR)
+    tickets = [journal.submit(mine, b"x" * 200_000 + b"\n", 1, number) for number in range(6)]
+    small = journal.submit(mine, b"x\n", 1, 6)
+    for ticket in (tickets[-1], small):
+        with pytest.raises(JournalFullError):
+            await ticket
+    journal.close()
+    found = positions(tmp_path)
+    assert found == list(range(len(found)))
+    assert len(found) < 6
+
+
+async def test_a_broken_disk_ends_the_flow_and_not_the_thread(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = scribe()
+
+    def broken(fd: int, parts: Sequence[bytes]) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    live = flow(WhenFull.DROP)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            await journal.submit(flow(), LINE, 1, 0)
+        await journal.submit(live, LINE, 1, 0)
+    assert journal.lost == 1
+    await journal.submit(flow(), LINE, 1, 0)
+    await journal.submit(live, LINE, 1, 1)
+    assert journal.lost == 1
+
+
+async def test_live_goes_on_while_the_disk_hangs_and_memory_has_an_end(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tardis_machine.journal.scribe._MOST_QUEUED_BYTES", 10 * len(LINE))
+    journal = scribe()
+    reached, free = threading.Event(), threading.Event()
+    writev = os.writev
+
+    def hanging(fd: int, parts: Sequence[bytes]) -> int:
+        reached.set()
+        assert free.wait(60)
+        return writev(fd, parts)
+
+    monkeypatch.setattr(os, "writev", hanging)
+    live = flow(WhenFull.DROP)
+    tickets = [journal.submit(live, LINE, 1, 0)]
+    await until(reached.is_set)
+    tickets += [journal.submit(live, LINE, 1, number) for number in range(1, 20)]
+    assert [ticket.done for ticket in tickets] == [False] * 12 + [True] * 8
+    assert journal.lost == 8
+    free.set()
+    for ticket in tickets:
+        await ticket
+
+
+async def test_a_ticket_calls_back_once_done(scribe: Open) -> None:
+    journal = scribe()
+    called: list[bool] = []
+    early = journal.submit(flow(), LINE, 1, 0)
+    early.when_done(lambda: called.append(early.done))
+    await until(lambda: called == [True])
+    late = journal.submit(flow(), LINE, 1, 0)
+    await late
+    late.when_done(lambda: called.append(late.done))
+    await until(lambda: called == [True, True])
+
+
+async def test_what_waits_when_it_is_closed_is_told(scribe: Open) -> None:
+    journal = scribe()
+    mine = flow()
+    tickets = [journal.submit(mine, LINE, 1, number) for number in range(300)]
+    await until(lambda: journal.waiting > 0)
+    await asyncio.to_thread(journal.close)
+    with pytest.raises(JournalClosedError):
+        await tickets[-1]
+
+
+async def test_an_idle_server_leaves_its_room_to_others(scribe: Open, tmp_path: Path) -> None:
+    """All there is lies in the segment it would go on with: it seals that."""
+    idle = scribe()
+    other = scribe()
+    await idle.submit(flow(), b"x" * 900_000 + b"\n", 1, 0)
+    live = flow(WhenFull.DROP)
+    await until(lambda: len(list(idle.writer.path.glob("*.seg"))) == 2)
+    await other.submit(live, b"x" * 200_000 + b"\n", 1, 0)
+    assert other.lost == 0
+    await asyncio.to_thread(idle.close)
+    await asyncio.to_thread(other.close)
+    assert positions(tmp_path) == ["skipped", 0]
