@@ -79,7 +79,7 @@ def options_of(*asked: dict[str, Any]) -> Any:
 
 @asynccontextmanager
 async def streaming(
-    exchange: ScriptedExchange,
+    exchange: ScriptedExchange | None,
     name: str,
     data_types: Sequence[str],
     symbols: Sequence[str] | None = None,
@@ -88,7 +88,7 @@ async def streaming(
     config: LiveConfig = QUICK,
     **more: Any,
 ) -> AsyncIterator[Reader]:
-    """Stream from the scripted exchange, with every control message."""
+    """Stream from the scripted exchange, or where the hub says, with every control message."""
     asked = {
         "exchange": name,
         "dataTypes": list(data_types),
@@ -100,6 +100,7 @@ async def streaming(
     }
     owned = None
     if hub is None:
+        assert exchange is not None
         hub = owned = Hub(config, environ=environ_of(exchange, name))
     try:
         async with NormalizedStream(options_of(asked), hub=hub) as stream:

@@ -1,0 +1,119 @@
+"""Our own /ws-replay as the exchange: a live stream of it is the replay of the same data."""
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from tardis_machine.history import History
+from tardis_machine.lines import MESSAGE
+from tardis_machine.live.addresses import variable
+from tardis_machine.live.hub import Hub
+from tardis_machine.options import parse_time
+from tardis_machine.replay import replay_normalized
+from tardis_machine.sample import SAMPLE
+from tests.live.feeds import DEPTH
+from tests.live.streams import QUICK, streaming
+from tests.server.conftest import Served
+from tests.servers.exchange import ScriptedExchange
+
+FROM, TO = "2024-03-01T00:00", "2024-03-01T00:01"
+Book = dict[tuple[str, str], dict[float, float]]
+
+
+def environ(served: Served, name: str, *endpoints: str) -> dict[str, str]:
+    query = urlencode({"exchange": name, "from": FROM, "to": TO})
+    url = f"ws://127.0.0.1:{served.port + 1}/ws-replay?{query}"
+    return {variable("WSS_URL", name, endpoint): url for endpoint in endpoints or ("",)}
+
+
+def replayed(name: str, types: list[str], symbols: list[str]) -> list[dict[str, Any]]:
+    replay = replay_normalized(
+        exchange=name, from_=FROM, to=TO, symbols=symbols, data_types=types, sample=True
+    )
+    return [
+        msgspec.json.decode(line) for each in replay.batches() for line in each.data.splitlines()
+    ]
+
+
+def timeless(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop local times, and what stands in for a time that the exchange does not tell."""
+    found = []
+    for message in messages:
+        local = message.pop("localTimestamp")
+        if message["timestamp"][:23] == local[:23]:
+            del message["timestamp"]
+        found.append(message)
+    return found
+
+
+async def streamed(
+    hub: Hub, name: str, types: list[str], symbols: list[str]
+) -> list[dict[str, Any]]:
+    """Stream until the exchange has replayed everything and closes."""
+    found = []
+    async with streaming(None, name, types, symbols, hub=hub) as reader:
+        while (message := await reader.next())["type"] != "disconnect":
+            assert message["type"] != "error", message
+            found.append(message)
+    await hub.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "symbols"),
+    [
+        ("bitmex", ["trade", "book_change", "derivative_ticker", "book_ticker"], ["XBTUSD"]),
+        ("bitmex", ["book_snapshot_5_1s", "trade_bar_10s", "quote"], ["XBTUSD"]),
+        ("deribit", ["trade", "book_change", "derivative_ticker"], ["BTC-PERPETUAL"]),
+        ("deribit", ["book_ticker", "liquidation", "option_summary"], ["BTC-PERPETUAL"]),
+    ],
+)
+async def test_a_live_stream_equals_the_replay_of_its_data(
+    served: Served, name: str, types: list[str], symbols: list[str]
+) -> None:
+    hub = Hub(QUICK, environ=environ(served, name))
+    found = await streamed(hub, name, types, symbols)
+    expected = replayed(name, types, symbols)
+    assert timeless(found) == timeless(expected)
+    assert found
+
+
+def folded(messages: Iterable[dict[str, Any]]) -> Book:
+    books: Book = {}
+    for message in messages:
+        for side in ("bids", "asks"):
+            key = (message["symbol"], side)
+            if message["isSnapshot"]:
+                books[key] = {}
+            for level in message[side]:
+                books[key][level["price"]] = level["amount"]
+    return {
+        key: {price: amount for price, amount in levels.items() if amount}
+        for key, levels in books.items()
+    }
+
+
+async def test_books_that_start_by_rest_end_up_the_same(served: Served) -> None:
+    from_, to = parse_time(FROM, "from"), parse_time(TO, "to")
+    with History(source=SAMPLE) as history:
+        lines = b"".join(history.read("binance-futures", (), from_, to)).splitlines()
+    snapshot = next(
+        msgspec.json.decode(line[MESSAGE:]) for line in lines if b'"btcusdt@depthSnapshot"' in line
+    )
+    async with ScriptedExchange() as exchange:
+        exchange.rest[DEPTH] = lambda _: web.json_response(snapshot["data"])
+        addresses = environ(served, "binance-futures", "public", "market")
+        hub = Hub(QUICK, environ=addresses | {"REST_URL_BINANCE_FUTURES": exchange.rest_url})
+        types = ["trade", "book_change", "book_ticker", "liquidation"]
+        found = await streamed(hub, "binance-futures", types, ["BTCUSDT"])
+    expected = replayed("binance-futures", types, ["BTCUSDT"])
+    for kind in ("trade", "book_ticker"):
+        of_kind = [m for m in found if m["type"] == kind]
+        assert timeless(of_kind) == timeless(m for m in expected if m["type"] == kind)
+    changes = [m for m in found if m["type"] == "book_change"]
+    assert changes[0]["isSnapshot"]
+    assert folded(changes) == folded(m for m in expected if m["type"] == "book_change")
