@@ -1,6 +1,7 @@
 """What is served is published; without a bus nothing of that exists."""
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType
 
+from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
@@ -111,6 +113,54 @@ print(loaded, "tardis_machine.publish.outbox" in sys.modules)
     )
     assert done.stdout == "[] False\n"
     assert not (tmp_path / "journal").exists()
+
+
+def meta(file: Path) -> list[tuple[str, str]]:
+    """Give request and session of every event, as far as they differ."""
+    found = []
+    for event in events(file):
+        context = decode(base64.b64decode(event["value"])).envelope.context
+        found.append((context.request_id, context.session_id))
+    return list(dict.fromkeys(found))
+
+
+async def test_ids_of_requests_and_sessions_are_returned_logged_and_published(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "events.ndjson"
+    served = await start(event_bus=FileConfig(path=file), journal={"dir": tmp_path / "journal"})
+    told = []
+    for _ in range(2):
+        url = served.http("/replay-normalized", OPTIONS)
+        async with served.client.get(url) as response:
+            await response.read()
+            told.append((response.headers["X-Request-Id"], response.headers["X-Session-Id"]))
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    async with served.client.ws_connect(url) as socket:
+        headers = socket._response.headers
+        told.append((headers["X-Request-Id"], headers["X-Session-Id"]))
+        while (await socket.receive()).type is WSMsgType.TEXT:
+            pass
+    await served.machine.stop()
+    assert len({each for pair in told for each in pair}) == 6
+    assert meta(file) == told
+    ended = [each for each in caplog.records if each.message == "response ended"]
+    assert [(each.request_id, each.session_id) for each in ended] == told
+
+
+async def test_an_answer_that_is_no_stream_has_its_ids_too(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await start()
+    async with served.client.get(served.http("/replay-normalized", "{")) as response:
+        assert response.status == 400
+        asked = response.headers["X-Request-Id"]
+    [refused] = [each for each in caplog.records if each.message == "response refused"]
+    assert refused.request_id == asked
+    async with served.client.get(served.http("/nowhere")) as response:
+        assert response.status == 404
+        assert response.headers["X-Request-Id"] != asked
 
 
 class HangingDisk:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tardis_machine.server.answers import failure
+from tardis_machine.server.identity import EXPOSED
 from tardis_machine.server.listener import MAX_HEADER_BYTES, headers_too_large
 from tardis_machine.server.settings import ServerConfig, is_loopback
 
@@ -70,7 +71,11 @@ class Gate:
         origin = request.headers.get("Origin")
         if origin is None or not self._allows(origin, request):
             return {}
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Expose-Headers": EXPOSED,
+            "Vary": "Origin",
+        }
 
     def preflight(self, request: web.BaseRequest) -> web.Response | None:
         """Answer a browser that asks whether it may send its token."""

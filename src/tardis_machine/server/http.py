@@ -17,6 +17,7 @@ from aiohttp import web
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.options import parse_replay
 from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
+from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError
 from tardis_machine.server.outlet import Outlet
@@ -47,7 +48,14 @@ class HttpRoutes:
         self._page = StartPage()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Route one request."""
+        """Answer one request, and tell its id."""
+        asked = identity.begin()
+        response = await self._route(request)
+        if not response.prepared:
+            response.headers.update(asked.headers)
+        return response
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         gate = self._services.gate
         preflight = gate.preflight(request)
         if preflight is not None:
@@ -99,7 +107,8 @@ class HttpRoutes:
         journal: Journal | None = None,
     ) -> web.StreamResponse:
         route = request.path.removesuffix("/")
-        response = web.StreamResponse(headers=self._services.gate.sharing(request))
+        headers = self._services.gate.sharing(request) | identity.current().headers
+        response = web.StreamResponse(headers=headers)
         response.content_type = _STREAM_TYPE
 
         async def send(data: bytes) -> None:
@@ -190,7 +199,7 @@ def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 def _report(error: Exception, route: str, *, cut: bool) -> None:
     event = "response cut" if cut else "response refused"
-    details = {"route": route, "error": str(error)}
+    details = {"route": route, "error": str(error), **identity.current().logged}
     if isinstance(error, TardisMachineError):
         log.warning(event, extra=details)
     else:

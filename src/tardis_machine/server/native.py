@@ -20,6 +20,7 @@ from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter, normalize
 from tardis_machine.options import OptionsError, ReplayOptions, parse_replay
 from tardis_machine.replay import MergedRawReplay
+from tardis_machine.server import identity
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
 from tardis_machine.waiting import settled
@@ -206,6 +207,7 @@ class _Replay:
                     "clients": len(clients),
                     "messages": total,
                     "seconds": round(time.monotonic() - began, 3),
+                    **identity.current().logged,
                 },
             )
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from tardis_machine.live.statistics import LiveCollector
 from tardis_machine.options import ReplayNormalizedOptions, StreamNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
+from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
 from tardis_machine.server.handover import Handover
 from tardis_machine.server.limits import Limits
@@ -82,7 +82,7 @@ class Services:
         await self.hub.close()
 
     def live_journal(self, options: StreamNormalizedOptions) -> Journal | None:
-        """Open the journal of a live stream, which all of its clients share."""
+        """Open the journal of a live stream; its clients share it, and the first one's ids."""
         route = "/ws-stream-normalized"
         return self.journal((options,), flow="ws-stream", transport="ws", route=route)
 
@@ -97,11 +97,11 @@ class Services:
         """Open the journal of a response, if it is to be published."""
         if self.outbox is None or not all(each.publish for each in options):
             return None
-        identity = uuid.uuid4().hex
+        asking = identity.current()
         return self.outbox.response(
             flow=flow,
-            request_id=identity,
-            session_id=identity,
+            request_id=asking.request_id,
+            session_id=asking.session_id,
             transport=transport,
             route=route,
             origin="realtime" if flow == "ws-stream" else "replay",
@@ -166,5 +166,6 @@ class Services:
                     "messages": total,
                     "bytes": size,
                     "seconds": round(time.monotonic() - began, 3),
+                    **identity.current().logged,
                 },
             )

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import WebSocketError, WSMsgType, web
 
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.server import identity
 from tardis_machine.server.answers import text_of
 from tardis_machine.server.frames import PING, close_frame, pong_frame, text_frames
 from tardis_machine.server.limits import BusyError
@@ -89,6 +90,7 @@ class Session:
             compress=False,
             max_msg_size=MAX_MESSAGE_BYTES + 1,
         )
+        self.response.headers.update(identity.current().headers)
         self.receive: Receive | None = None
         self.outlet = Outlet(request, services.limits.config.stall_timeout_s)
         self._services = services
@@ -240,7 +242,7 @@ def _verdict(route: str, working: "asyncio.Future[Close]") -> Close:
     log.log(
         logging.WARNING if known else logging.ERROR,
         "connection failed",
-        extra={"route": route, "error": str(error)},
+        extra={"route": route, "error": str(error), **identity.current().logged},
         exc_info=None if known else error,
     )
     return Close(_CODES.get(type(error), INTERNAL), text_of(error))

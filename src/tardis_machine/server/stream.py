@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from tardis_machine.options import StreamNormalizedOptions
+from tardis_machine.server import identity
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
 
@@ -74,6 +75,7 @@ async def stream_normalized(
                 "outcome": outcome,
                 "messages": client.total,
                 "seconds": round(time.monotonic() - began, 3),
+                **identity.current().logged,
             },
         )
     return Close(OK, "WS stream-normalized finished")

@@ -12,6 +12,7 @@ from tardis_machine.control import error_line
 from tardis_machine.messages import ErrorCode
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
+from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays
 from tardis_machine.server.pace import Journal
@@ -43,6 +44,7 @@ class WebSocketRoutes:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Take one connection to its end."""
+        identity.begin()
         services = self._services
         refused = services.gate.refusal(request)
         if refused is not None:
