@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from tardis_machine import emit
-from tardis_machine.emit import Emitter, Objects, Positions, create, parse_all
+from tardis_machine.emit import LOCAL_TIME, Emitter, Objects, Positions, create, parse_all
 from tardis_machine.kernel import KernelChoiceError, kernel
 
 LOCAL = "2024-03-01T00:00:00.123456Z"
@@ -521,6 +521,18 @@ def test_a_derivative_ticker_s_time_never_goes_back() -> None:
         "120007Z",
         "220Z",
         "220Z",
+    ]
+
+
+def test_a_polled_ticker_has_the_local_time_every_time() -> None:
+    emitter = _emitter("derivative_ticker")
+    for second in range(3):
+        emitter.begin(f"2024-03-01T00:00:0{second}.000001Z")
+        emitter.derivative_ticker("A", LOCAL_TIME, last_price=second)
+    assert [str(message["timestamp"])[17:] for message in _tickers(emitter)] == [
+        "00.000001Z",
+        "01.000001Z",
+        "02.000001Z",
     ]
 
 

@@ -19,6 +19,9 @@ from tardis_machine.emit.levels import PAIRS, Keyed, Layout, Levels, RowLayout
 from tardis_machine.numbers import Number
 from tardis_machine.times import Time
 
+LOCAL_TIME: Final = ""
+"""In place of a ticker's time: the local one."""
+
 Id = str | int | Raw | None
 Side = Literal["buy", "sell", "unknown"]
 BookTickerKeys = tuple[str, str, str, str]
@@ -132,7 +135,8 @@ class Emitter(Protocol):
 
         Its time never goes back: an earlier one keeps the latest. So does None, which is the local
         one only where the symbol has none yet; and so does 0, for a time that is missing where
-        there should be one, which is an error where the symbol has none yet.
+        there should be one, which is an error where the symbol has none yet. `LOCAL_TIME` is the
+        local one every time, for tickers that are polled and have none of their own.
         """
 
     def book_ticker(

@@ -27,7 +27,7 @@ from tardis_machine.emit.levels import (
     splitter,
     table_decoder,
 )
-from tardis_machine.emit.protocol import COMMON_ORDER, BookTickerKeys, Id, Side, Taken
+from tardis_machine.emit.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Side, Taken
 from tardis_machine.emit.snapshots import Snapshots
 from tardis_machine.numbers import Number, canonical
 from tardis_machine.times import (
@@ -492,9 +492,10 @@ class PythonEmitter:
             if not time:
                 raise ValueError(f"no time for {symbol}")
         elif timestamp is not None:
-            ms = ms_of(timestamp)
+            seen = self._local if timestamp == LOCAL_TIME else timestamp
+            ms = ms_of(seen)
             if ms >= latest:
-                time = text_of(timestamp)
+                time = text_of(seen)
                 latest = ms
         funding = before[3]
         if funding_timestamp is not None:

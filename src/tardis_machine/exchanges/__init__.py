@@ -14,6 +14,7 @@ from tardis_machine.exchanges import (
     bitmex,
     catalog,
     deribit,
+    ftx,
     gate_io,
     kraken,
     mexc,
@@ -54,6 +55,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     kraken.EXCHANGES,
     gate_io.EXCHANGES,
     bitfinex.EXCHANGES,
+    ftx.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

@@ -1,0 +1,296 @@
+"""FTX and FTX US, both closed: channels of markets, liquidations marked among trades."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import LOCAL_TIME
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Poller,
+    Session,
+    equals,
+    generated,
+    pairs,
+)
+from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, filled, required, side
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
+
+Number = int | float
+_NO_LEVELS: Final = Raw(b"[]")
+_MAX_MARKETS: Final = 100_000
+
+
+class _Trade(Struct, gc=False):
+    price: Sent = UNSET
+    size: Sent = UNSET
+    time: str | None = None
+    id: str | int | None = None
+    side: str | None = None
+    liquidation: Any = None
+
+
+class _Trades(Struct, gc=False):
+    market: str
+    data: list[_Trade] | UnsetType = UNSET
+
+
+_decode_trades: Final = Decoder(_Trades).decode
+
+
+def _time(row: _Trade) -> Time:
+    if not row.time:
+        raise MapperError("trades", "no time")
+    return parse_us(row.time)
+
+
+def _trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trades(message: _Trades) -> bool:
+        if message.data is UNSET:  # an answer to a subscription
+            return False
+        for row in message.data:
+            emit(
+                message.market,
+                row.id,
+                required(row.price, "trades", "price"),
+                required(row.size, "trades", "size"),
+                side(row.side, "buy"),
+                _time(row),
+            )
+        return True
+
+    return named({"trades": Part(_decode_trades, trades)})
+
+
+def _liquidations(making: Making) -> Route:
+    emit = making.emitter.liquidation
+
+    def liquidations(message: _Trades) -> bool:
+        if message.data is UNSET:
+            return False
+        for row in message.data:
+            if row.liquidation:
+                emit(
+                    message.market,
+                    row.id,
+                    required(row.price, "trades", "price"),
+                    required(row.size, "trades", "size"),
+                    side(row.side, "buy"),
+                    _time(row),
+                )
+        return True
+
+    return named({"trades": Part(_decode_trades, liquidations)})
+
+
+class _Book(Struct, gc=False):
+    time: Number | None = None
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _BookMessage(Struct, gc=False):
+    market: str
+    type: str | None = None
+    data: _Book | UnsetType = UNSET
+
+
+def _seconds(value: Number | UnsetType | None, channel: str) -> Time:
+    if value is UNSET or value is None:
+        raise MapperError(channel, "no time")
+    return seconds_us(value)
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    emit = making.emitter.book_change
+
+    def orderbook(line: bytes) -> bool:
+        message = decode(line)
+        book = message.data
+        if book is UNSET:
+            return False
+        is_snapshot = message.type == "partial"
+        if not is_snapshot and book.bids == _NO_LEVELS == book.asks:
+            return True
+        emit(
+            message.market,
+            is_snapshot,
+            book.bids,
+            book.asks,
+            _seconds(book.time, "orderbook"),
+        )
+        return True
+
+    return named({"orderbook": orderbook})
+
+
+class _Stats(Struct, gc=False):
+    funding_rate: Sent = field(name="nextFundingRate", default=UNSET)
+    funding_time: str | UnsetType | None = field(name="nextFundingTime", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _Info(Struct, gc=False):
+    index: Sent = UNSET
+    last: Sent = UNSET
+    mark: Sent = UNSET
+
+
+class _Instrument(Struct, gc=False):
+    stats: _Stats
+    info: _Info
+
+
+class _InstrumentMessage(Struct, gc=False):
+    market: str
+    data: _Instrument
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_InstrumentMessage).decode
+    emit = making.emitter.derivative_ticker
+    funded_at: dict[str, int] = {}
+
+    def instrument(line: bytes) -> bool:
+        message = decode(line)
+        stats, info = message.data.stats, message.data.info
+        funding_time = stats.funding_time
+        if funding_time is not UNSET and not funding_time:
+            raise MapperError("instrument", "no time in nextFundingTime")
+        funding = None if funding_time is UNSET else parse_ms(funding_time or "")
+        if funding is not None:
+            if funding < funded_at.get(message.market, 0):  # an answer that was overtaken
+                return True
+            if len(funded_at) >= _MAX_MARKETS:  # made up by a broken feed
+                funded_at.clear()
+            funded_at[message.market] = funding
+        emit(
+            message.market,
+            LOCAL_TIME,
+            last_price=filled(info.last),
+            open_interest=filled(stats.open_interest),
+            funding_rate=filled(stats.funding_rate),
+            funding_timestamp=funding,
+            index_price=filled(info.index),
+            mark_price=filled(info.mark),
+        )
+        return True
+
+    return named({"instrument": instrument})
+
+
+class _Ticker(Struct, gc=False):
+    bid: Sent = UNSET
+    ask: Sent = UNSET
+    bid_size: Sent = field(name="bidSize", default=UNSET)
+    ask_size: Sent = field(name="askSize", default=UNSET)
+    time: Number | UnsetType | None = UNSET
+
+
+class _TickerMessage(Struct, gc=False):
+    market: str
+    data: _Ticker | UnsetType = UNSET
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(line: bytes) -> bool:
+        message = decode(line)
+        row = message.data
+        if row is UNSET:
+            return False
+        emit(
+            message.market,
+            filled(row.ask_size),
+            filled(row.ask),
+            filled(row.bid),
+            filled(row.bid_size),
+            _seconds(row.time, "ticker"),
+        )
+        return True
+
+    return named({"ticker": ticker})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for channel, market in pairs(filters):
+        yield {"op": "subscribe", "channel": channel, "market": market}
+
+
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://ftx.com/ws"),),
+    subscribe=_subscribe,
+    acks=equals("type", "subscribed"),
+    heartbeats=equals("type", "pong"),
+    errors=equals("type", "error"),
+    refusals=equals("code", 404),
+    ping=lambda _: {"op": "ping"},
+    pollers=(
+        Poller(
+            channel="instrument",
+            urls=(
+                "https://ftx.com/api/futures/{symbol}/stats",
+                "https://ftx.com/api/futures/{symbol}",
+            ),
+            render=generated(
+                '{"channel":"instrument","generated":true,"market":"{symbol}","type":"update",'
+                '"data":{"stats":<answer.result>,"info":<answer2.result>}}',
+                equals("success", True),
+            ),
+            every_s=5,
+        ),
+    ),
+    quiet=frozenset(("trades",)),
+)
+_US_LIVE: Final = replace(_LIVE, endpoints=(Endpoint(url="wss://ftx.us/ws/"),), pollers=())
+_NATIVE: Final = subscriptions({"op": "subscribe"}, "", fields("channel", "market"))
+_DISPATCH: Final = prefixed(b'{"channel":"', "channel")
+
+
+def _era(channel: str, make: Callable[[Making], Route]) -> tuple[Era]:
+    return (Era((Channel(channel, str.upper),), make),)
+
+
+_SPOT: Final = {
+    "trade": _era("trades", _trades),
+    "book_change": _era("orderbook", _book_changes),
+    "book_ticker": _era("ticker", _book_tickers),
+}
+
+EXCHANGES: Final = (
+    Exchange(
+        name="ftx",
+        types={
+            "trade": _SPOT["trade"],
+            "book_change": _SPOT["book_change"],
+            "derivative_ticker": _era("instrument", _derivative_tickers),
+            "liquidation": _era("trades", _liquidations),
+            "book_ticker": _SPOT["book_ticker"],
+        },
+        dispatch=_DISPATCH,
+        live=_LIVE,
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="ftx-us",
+        types=_SPOT,
+        dispatch=_DISPATCH,
+        live=_US_LIVE,
+        subscriptions=_NATIVE,
+    ),
+)
