@@ -38,7 +38,7 @@ class Door(Machine):
     """A server that clients knock at."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
-        super().__init__(folder, "--sample-data", *flags)
+        super().__init__(folder, *flags)
         self.log = folder / "machine.log"
 
     def http(self, path: str, options: Any = OPTIONS) -> str:
@@ -77,7 +77,7 @@ Open = Callable[..., Door]
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    served = Door(tmp_path_factory.mktemp("door"))
+    served = Door(tmp_path_factory.mktemp("door"), "--sample-data")
     served.start()
     yield served
     served.stop()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.options import parse_replay
@@ -128,7 +128,7 @@ class HttpRoutes:
             return response
         except asyncio.CancelledError:
             if not services.ending or response.prepared:
-                _cut(request, response)
+                _cut(request)
                 raise
             task.uncancel()
             return failure(503, "the server is shutting down")
@@ -136,7 +136,7 @@ class HttpRoutes:
             _report(error, route, cut=response.prepared)
             if not response.prepared:
                 return failure(status_of(error), text_of(error))
-            _cut(request, response)
+            _cut(request)
             return response
         if not response.prepared:
             await response.prepare(request)
@@ -180,7 +180,7 @@ def _counted(replay: RawReplay) -> Iterator[Batch]:
         before = replay.messages
 
 
-def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
+def _cut(request: web.BaseRequest) -> None:
     """Close without the last chunk: what was sent arrives, and the client sees it was cut.
 
     HTTP/1.0 knows no chunks and takes any close for the end: only a reset tells.
@@ -188,7 +188,7 @@ def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
     transport = request.transport
     if transport is None:
         return
-    if response.chunked:
+    if request.version >= HttpVersion11:
         transport.close()
     else:
         transport.get_extra_info("socket").setsockopt(
