@@ -51,7 +51,8 @@ types:
 unit:
 	$(BIN)/python -m pytest
 
-soak: setup java ## minutes of outages and random deaths; SOAK_S=600 for longer ones
+soak: setup java ## 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
+	FUZZ_CASES=2500 $(BIN)/python -m pytest --timeout 3600 tests/clients/test_fuzz.py
 	$(BIN)/python -m pytest tests/publish/soak.py
 
 vectors: ## the shared exchange vectors, where they are there
