@@ -16,6 +16,7 @@ from tardis_machine.exchanges import (
     deribit,
     ftx,
     gate_io,
+    hyperliquid,
     kraken,
     mexc,
     okex,
@@ -56,6 +57,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     gate_io.EXCHANGES,
     bitfinex.EXCHANGES,
     ftx.EXCHANGES,
+    hyperliquid.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

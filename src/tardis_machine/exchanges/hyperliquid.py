@@ -1,0 +1,235 @@
+"""Hyperliquid: whole books with every message, trades that begin with those of the past."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import BID_FIRST, LOCAL_TIME, Objects
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    equals,
+    pairs,
+)
+from tardis_machine.exchanges.dispatch import Route, named, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentTime,
+    optional,
+    required,
+    side,
+    text,
+    time,
+)
+from tardis_machine.filters import Filter
+
+_LEVELS: Final = Objects("px", "sz")
+_MAX_COINS: Final = 100_000
+
+
+class _Trade(Struct, gc=False):
+    coin: str
+    side: str | None = None
+    price: Sent = field(name="px", default=UNSET)
+    amount: Sent = field(name="sz", default=UNSET)
+    timestamp: SentTime = field(name="time", default=UNSET)
+    id: str | int | float | UnsetType | None = field(name="tid", default=UNSET)
+
+
+class _Trades(Struct, gc=False):
+    data: list[_Trade]
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trades).decode
+    emit = making.emitter.trade
+    known: set[str] = set()
+
+    def trades(line: bytes) -> bool:
+        rows = decode(line).data
+        if rows and rows[0].coin not in known:
+            # A subscription starts with trades of the past.
+            if len(known) >= _MAX_COINS:  # made up by a broken feed
+                known.clear()
+            known.add(rows[0].coin)
+            return True
+        for row in rows:
+            emit(
+                row.coin,
+                text(row.id),
+                required(row.price, "trades", "px"),
+                required(row.amount, "trades", "sz"),
+                side(row.side, "B"),
+                time(row.timestamp, "trades", "time"),
+            )
+        return True
+
+    return named({"trades": trades})
+
+
+class _Book(Struct, gc=False):
+    coin: str
+    levels: tuple[Raw, Raw]
+    timestamp: SentTime = field(name="time", default=UNSET)
+    fast: bool | None = None
+
+
+class _BookMessage(Struct, gc=False):
+    data: _Book
+
+
+_decode_book: Final = Decoder(_BookMessage).decode
+
+
+def _emit_book(making: Making, book: _Book) -> bool:
+    bids, asks = book.levels
+    timestamp = time(book.timestamp, "l2Book", "time")
+    making.emitter.book_change(book.coin, True, bids, asks, timestamp, _LEVELS)
+    return True
+
+
+def _book_changes(making: Making) -> Route:
+    return named({"l2Book": lambda line: _emit_book(making, _decode_book(line).data)})
+
+
+def _fast_book_changes(making: Making) -> Route:
+    """Take the books that come faster: under their own name, or marked among the others."""
+
+    def marked(line: bytes) -> bool:
+        book = _decode_book(line).data
+        return bool(book.fast) and _emit_book(making, book)
+
+    def fast(line: bytes) -> bool:
+        return _emit_book(making, _decode_book(line).data)
+
+    return named({"fastBook": fast, "l2Book": marked})
+
+
+class _Context(Struct, gc=False):
+    funding: Sent = UNSET
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+    oracle_price: Sent = field(name="oraclePx", default=UNSET)
+    mark_price: Sent = field(name="markPx", default=UNSET)
+
+
+class _AssetContext(Struct, gc=False):
+    coin: str
+    ctx: _Context
+
+
+class _AssetContextMessage(Struct, gc=False):
+    data: _AssetContext
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_AssetContextMessage).decode
+    emit = making.emitter.derivative_ticker
+
+    def context(line: bytes) -> bool:
+        message = decode(line).data
+        row = message.ctx
+        emit(
+            message.coin,
+            LOCAL_TIME,
+            open_interest=optional(row.open_interest),
+            funding_rate=optional(row.funding),
+            index_price=optional(row.oracle_price),
+            mark_price=optional(row.mark_price),
+        )
+        return True
+
+    return named({"activeAssetCtx": context})
+
+
+class _Best(Struct, gc=False):
+    price: Sent = field(name="px", default=UNSET)
+    amount: Sent = field(name="sz", default=UNSET)
+
+
+class _Quote(Struct, gc=False):
+    coin: str
+    bbo: list[_Best | None]
+    timestamp: SentTime = field(name="time", default=UNSET)
+
+
+class _QuoteMessage(Struct, gc=False):
+    data: _Quote
+
+
+def _best(row: _Quote, index: int) -> tuple[Any, Any]:
+    level = row.bbo[index] if index < len(row.bbo) else None
+    if level is None:  # that side of the book is empty
+        return None, None
+    return required(level.price, "bbo", "px"), required(level.amount, "bbo", "sz")
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_QuoteMessage).decode
+    emit = making.emitter.book_ticker
+    making.emitter.order_book_ticker(BID_FIRST)
+
+    def quote(line: bytes) -> bool:
+        row = decode(line).data
+        bid_price, bid_amount = _best(row, 0)
+        ask_price, ask_amount = _best(row, 1)
+        timestamp = time(row.timestamp, "bbo", "time")
+        emit(row.coin, ask_amount, ask_price, bid_price, bid_amount, timestamp)
+        return True
+
+    return named({"bbo": quote})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for channel, coin in pairs(filters):
+        wanted: dict[str, Any] = {"coin": coin, "type": channel}
+        if channel == "fastBook":
+            wanted |= {"type": "l2Book", "fast": True}
+        yield {"method": "subscribe", "subscription": wanted}
+
+
+def _subscriptions(message: Any) -> list[Filter] | None:
+    wanted = at(message, "subscription")
+    if at(message, "method") != "subscribe" or not isinstance(wanted, dict):
+        return None
+    is_fast = wanted.get("type") == "l2Book" and wanted.get("fast") is True
+    coin = wanted.get("coin")
+    channel = "fastBook" if is_fast else str(wanted.get("type"))
+    return [Filter(channel, () if coin is None else (coin,))]
+
+
+def _era(channel: str, make: Callable[[Making], Route]) -> Era:
+    return Era((Channel(channel),), make)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="hyperliquid",
+        types={
+            "trade": (_era("trades", _trades),),
+            "book_change": (
+                Era((Channel("l2Book"),), _book_changes, until=date("2026-06-17T00:00:00.000Z")),
+                _era("fastBook", _fast_book_changes),
+            ),
+            "derivative_ticker": (_era("activeAssetCtx", _derivative_tickers),),
+            "book_ticker": (_era("bbo", _book_tickers),),
+        },
+        dispatch=prefixed(b'{"channel":"', "channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://api.hyperliquid.xyz/ws"),),
+            subscribe=_subscribe,
+            data=(b'{"channel":"trades"', b'{"channel":"l2Book"', b'{"channel":"bbo"'),
+            acks=equals("channel", "subscriptionResponse"),
+            heartbeats=equals("channel", "pong"),
+            errors=equals("channel", "error"),
+            ping=lambda _: {"method": "ping"},
+            quiet=frozenset(("trades",)),
+        ),
+        subscriptions=_subscriptions,
+    ),
+)
