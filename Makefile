@@ -53,7 +53,7 @@ unit:
 
 soak: setup java ## 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
 	FUZZ_CASES=2500 $(BIN)/python -m pytest --timeout 3600 tests/clients/test_fuzz.py
-	$(BIN)/python -m pytest tests/publish/soak.py
+	$(BIN)/python -m pytest tests/publish/soak.py tests/live/soak.py
 
 vectors: ## the shared exchange vectors, where they are there
 	@if test -d ../shared/vectors; then for each in $$($(BIN)/python -m tests.kernels); do \
