@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Final, Self
 
@@ -36,8 +37,8 @@ class NormalizedStream:
     ) -> None:
         self.with_disconnects = any(each.with_disconnect_messages for each in options)
         self.with_errors = any(each.with_error_messages for each in options)
-        self._owned = Hub(config) if hub is None else None
-        self._hub = hub or self._owned
+        self._hub = hub or Hub(config)
+        self._owned = self._hub if hub is None else None
         self._options = options
         self._max_unread = max_unread
         self._batches: deque[Batch] = deque()
@@ -60,28 +61,30 @@ class NormalizedStream:
         self._failure = self._failure or error
         self._arrived.set()
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Give the bytes of whole messages, as they arrive."""
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """Give the bytes of whole messages, as they arrive; the stream ends with its consumer."""
         if self._joined is None and not self._closed:
-            assert self._hub is not None
             self._joined = self._hub.join(self._options, self)
-        while True:
-            while self._batches:
-                batch = self._batches.popleft()
-                self._unread -= len(batch.data)
-                yield batch
-            if self._failure is not None:
-                await self.aclose()
-                raise self._failure
-            if self._closed:
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
+        try:
+            while True:
+                while self._batches:
+                    batch = self._batches.popleft()
+                    self._unread -= len(batch.data)
+                    yield batch
+                if self._failure is not None:
+                    raise self._failure
+                if self._closed:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            await self.aclose()
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        async for batch in self.batches():
-            for message in decode_lines(batch.data):
-                yield message
+    async def __aiter__(self) -> AsyncGenerator[Message, None]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in decode_lines(batch.data):
+                    yield message
 
     async def aclose(self) -> None:
         """Stop; a consumer that waits gets to the end. Harmless when repeated."""

@@ -51,6 +51,19 @@ def test_replay_over_the_websocket(serve: Callable[..., Machine]) -> None:
     assert int(total.split()[0]) > len(bars)
 
 
+def test_a_strategy_runs_on_history_and_live(
+    serve: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *signals, summary = run("strategy.py").splitlines()
+    assert len(signals) > 3
+    machine = serve()
+    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:05"
+    url = f"ws://127.0.0.1:{machine.port + 1}/ws-replay?{query}"
+    monkeypatch.setenv("WSS_URL_BITMEX", url)  # the exchange of this test sends the past
+    bars = summary.split()[0]
+    assert run("strategy.py", "--live", "--bars", bars).splitlines() == [*signals, summary]
+
+
 @pytest.mark.kafka
 def test_consume_kafka(serve: Callable[..., Machine], kafka: KafkaBroker) -> None:
     flags = ["--kafka-brokers", kafka.address, "--kafka-topic", "examples", "--kafka-create"]

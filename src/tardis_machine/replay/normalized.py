@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 
 from tardis_machine import exchanges
@@ -87,7 +87,7 @@ class NormalizedReplay(Replay):
         for batch in self.batches():
             yield from decode_lines(batch.data)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncGenerator[Message, None]:
         """Replay without holding the event loop for longer than a step takes."""
         batches = self.batches()
         try:
