@@ -83,7 +83,7 @@ class Stream(Protocol):
     def pending(self) -> Future[object] | None:
         """What `read` would have to wait for."""
 
-    def read(self) -> None:
+    def read(self) -> object:
         """Take what the next runs are made of; blocks while it is being fetched."""
 
     def run(self) -> None:
@@ -228,11 +228,14 @@ class _Queue:
 class _Run:
     """One take, cut where its local times end; times that go back count as the latest before."""
 
-    __slots__ = ("_keys", "_messages", "_taken", "next")
+    __slots__ = ("_counts", "_ends", "_keys", "_messages", "_taken", "next")
 
     def __init__(self, taken: Taken, keys: Sequence[str]) -> None:
         self._taken = taken
         self._keys = keys
+        # Read when they are needed, and once: a compiled emitter makes them anew each time.
+        self._ends: Sequence[int] = ()
+        self._counts: Sequence[int] = ()
         self._messages: list[bytes] = []
         self.next = 0
 
@@ -251,25 +254,31 @@ class _Run:
 
     def count(self, first: int, end: int) -> int:
         """How many messages these keys have."""
-        counts = self._taken.counts
-        return counts[end - 1] - (counts[first - 1] if first else 0)
+        if first == 0 and end == len(self._keys):
+            return self._taken.count
+        start, stop = self._span(first, end)
+        return stop - start
 
     def data(self, first: int, end: int) -> bytes:
         """Their lines."""
-        ends = self._taken.ends
-        if first == 0 and end == len(ends):
+        if first == 0 and end == len(self._keys):
             return self._taken.data
+        ends = self._ends = self._ends or self._taken.ends
         return self._taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
 
     def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
         """Add a key for each message, and the messages without their line ends."""
-        taken = self._taken
         if not self._messages:
-            self._messages = taken.data.split(b"\n")
-        counts = taken.counts
-        if len(counts) == taken.count:
+            self._messages = self._taken.data.split(b"\n")
+        if len(self._keys) == self._taken.count:
             keys += self._keys[first:end]
-        else:
-            for at in range(first, end):
-                keys += repeat(self._keys[at], self.count(at, at + 1))
-        messages += self._messages[counts[first - 1] if first else 0 : counts[end - 1]]
+            messages += self._messages[first:end]
+            return
+        for at in range(first, end):
+            keys += repeat(self._keys[at], self.count(at, at + 1))
+        start, stop = self._span(first, end)
+        messages += self._messages[start:stop]
+
+    def _span(self, first: int, end: int) -> tuple[int, int]:
+        counts = self._counts = self._counts or self._taken.counts
+        return counts[first - 1] if first else 0, counts[end - 1]

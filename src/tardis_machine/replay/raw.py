@@ -150,36 +150,17 @@ class MergedRawReplay(Replay):
             self.close()
 
 
-class _Messages:
+class _Messages(LineStream):
     """The messages of one stream of lines, one a line."""
 
     def __init__(self, pieces: Pieces) -> None:
+        super().__init__(pieces)
         self.malformed = 0
-        self._stream = LineStream(pieces)
         self._taken = _NOTHING
 
-    @property
-    def needs_piece(self) -> bool:
-        return self._stream.needs_piece
-
-    @property
-    def reached(self) -> str | None:
-        return self._stream.reached
-
-    @property
-    def failure(self) -> Exception | None:
-        return self._stream.failure
-
-    def pending(self) -> Future[object] | None:
-        return self._stream.pending()
-
-    def read(self) -> None:
-        self._stream.read()
-
     def run(self) -> None:
-        stream = self._stream
-        stream.next = len(stream.lines)
-        lines, stamps = stream.lines, stream.locals
+        self.next = len(self.lines)
+        lines, stamps = self.lines, self.locals
         if "" in stamps:
             self.malformed += sum(
                 bool(line) and not local for line, local in zip(lines, stamps, strict=True)
@@ -187,7 +168,7 @@ class _Messages:
             lines = list(compress(lines, stamps))
             stamps = list(filter(None, stamps))
         if lines:
-            stream.last = stamps[-1]
+            self.last = stamps[-1]
             messages = [line[MESSAGE:] for line in lines]
             data = b"\n".join([*messages, b""])
             ends = [end + at for at, end in enumerate(accumulate(map(len, messages)), 1)]
