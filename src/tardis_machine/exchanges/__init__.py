@@ -13,6 +13,7 @@ from tardis_machine.exchanges import (
     bitfinex,
     bitmex,
     catalog,
+    coinbase,
     deribit,
     ftx,
     gate_io,
@@ -58,6 +59,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     bitfinex.EXCHANGES,
     ftx.EXCHANGES,
     hyperliquid.EXCHANGES,
+    coinbase.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

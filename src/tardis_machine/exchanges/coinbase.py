@@ -1,0 +1,235 @@
+"""Coinbase: messages that name type and product, books as a snapshot and changes to it."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Sided
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Secrets,
+    Session,
+    equals,
+)
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, optional, required, side, text
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, parse_us
+
+_NO_LEVELS: Final = Raw(b"[]")
+_CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
+_NO_TIME: Final = "0001-01-01"
+_MAX_PRODUCTS: Final = 100_000
+_decode_levels: Final = Decoder(list[list[str]]).decode
+
+
+class _Match(Struct, gc=False):
+    product_id: str
+    trade_id: str | int | float | UnsetType | None = UNSET
+    side: str | None = None
+    size: Sent = UNSET
+    price: Sent = UNSET
+    time: str | UnsetType | None = UNSET
+
+
+def _time(value: str | UnsetType | None, channel: str) -> Time:
+    if not value:
+        raise MapperError(channel, "no time")
+    return parse_us(value)
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Match).decode
+    emit = making.emitter.trade
+
+    def match(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.product_id,
+            text(row.trade_id),
+            required(row.price, "match", "price"),
+            required(row.size, "match", "size"),
+            side(row.side, "sell"),  # it is the maker's
+            _time(row.time, "match"),
+        )
+        return True
+
+    return named({"match": match})
+
+
+class _Snapshot(Struct, gc=False):
+    product_id: str
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _Update(Struct, gc=False):
+    product_id: str
+    changes: Raw
+    time: str | UnsetType | None = UNSET
+
+
+def _valid(levels: Raw) -> list[list[str]]:
+    """Leave out levels whose amount is no number: for a while there were some, such as 0.-10000."""
+    try:
+        return [level for level in _decode_levels(levels) if _is_number(level[1])]
+    except IndexError:
+        raise MapperError("snapshot", "a level without an amount") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _book_changes(making: Making) -> Route:
+    decode_snapshot = Decoder(_Snapshot).decode
+    decode_update = Decoder(_Update).decode
+    emit = making.emitter.book_change
+    emit_rows = making.emitter.book_rows
+    latest: dict[str, Time] = {}
+
+    def snapshot(line: bytes) -> bool:
+        book = decode_snapshot(line)
+        try:
+            emit(book.product_id, True, book.bids, book.asks, None)
+        except ValueError:
+            emit(book.product_id, True, _valid(book.bids), _valid(book.asks), None)
+        return True
+
+    def update(line: bytes) -> bool:
+        book = decode_update(line)
+        product, time = book.product_id, book.time
+        if time is not UNSET and time is not None and time.startswith(_NO_TIME):
+            timestamp = latest.get(product)
+        else:
+            timestamp = _time(time, "l2update")
+            if len(latest) >= _MAX_PRODUCTS:  # made up by a broken feed
+                latest.clear()
+            latest[product] = timestamp
+        emit_rows(product, False, book.changes, timestamp, _CHANGES)
+        return True
+
+    return named({"snapshot": snapshot, "l2update": update})
+
+
+class _Ticker(Struct, gc=False):
+    product_id: str
+    best_bid: Sent = UNSET
+    best_ask: Sent = UNSET
+    best_bid_size: Sent = UNSET
+    best_ask_size: Sent = UNSET
+    time: str | UnsetType | None = UNSET
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_Ticker).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.product_id,
+            optional(row.best_ask_size),
+            optional(row.best_ask),
+            optional(row.best_bid),
+            optional(row.best_bid_size),
+            None if row.time is UNSET else _time(row.time, "ticker"),
+        )
+        return True
+
+    return named({"ticker": ticker})
+
+
+_FULL: Final = frozenset(("received", "open", "done", "change", "full_snapshot"))
+_NAMES: Final = {
+    "snapshot": "level2_batch",
+    "l2update": "level2_batch",
+    "match": "matches",
+    "last_match": "matches",
+}
+
+
+def _signed(session: Session) -> dict[str, Any]:
+    """Sign a subscription, where there are credentials."""
+    if not session.secrets:
+        return {}
+    key, secret, passphrase = session.secrets
+    message = f"{session.seconds}GET/users/self/verify".encode()
+    digest = hmac.new(base64.b64decode(secret), message, hashlib.sha256).digest()
+    return {
+        "signature": base64.b64encode(digest).decode(),
+        "key": key,
+        "passphrase": passphrase,
+        "timestamp": session.seconds,
+    }
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    wanted: dict[str, dict[str, None]] = {}
+    for each in filters:
+        name = "full" if each.channel in _FULL else _NAMES.get(each.channel, "ticker")
+        if name == "level2_batch" and session.secrets:
+            name = "level2"
+        wanted.setdefault(name, {}).update(dict.fromkeys(each.symbols or ()))
+    channels = [{"name": name, "product_ids": list(ids)} for name, ids in wanted.items()]
+    yield {"type": "subscribe", "channels": channels} | _signed(session)
+
+
+_RECORDED: Final = {
+    "matches": ("match", "last_match"),
+    "level2": ("snapshot", "l2update"),
+    "level2_batch": ("snapshot", "l2update"),
+    "full": ("received", "open", "done", "match", "change", "full_snapshot"),
+}
+"""What a native subscription brings."""
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="coinbase",
+        types={
+            "trade": (Era((Channel("match", str.upper),), _trades),),
+            "book_change": (
+                Era(
+                    (Channel("snapshot", str.upper), Channel("l2update", str.upper)), _book_changes
+                ),
+            ),
+            "book_ticker": (Era((Channel("ticker", str.upper),), _book_tickers),),
+        },
+        dispatch=keyed("type"),
+        live=Dialect(
+            endpoints=(
+                Endpoint(
+                    url="wss://ws-feed.exchange.coinbase.com",
+                    with_secrets="wss://ws-direct.exchange.coinbase.com",
+                ),
+            ),
+            subscribe=_subscribe,
+            secrets=Secrets(
+                names=("COINBASE_API_KEY", "COINBASE_API_SECRET", "COINBASE_API_PASSPHRASE")
+            ),
+            data=(b'{"type":"match"', b'{"type":"l2update"', b'{"type":"ticker"'),
+            acks=equals("type", "subscriptions"),
+            errors=equals("type", "error"),
+            quiet=frozenset(("match", "ticker")),
+            max_messages_per_s=100,
+        ),
+        subscriptions=subscriptions(
+            {"type": "subscribe"}, "channels", fields("name", "product_ids", _RECORDED)
+        ),
+    ),
+)
