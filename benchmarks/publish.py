@@ -7,11 +7,13 @@ everything, and with one that is not there. The runs take turns and the medians 
 publisher is a process of its own and not counted. `rate`: events per second from the journal to
 the acknowledgement, beside the bus's own client sending as many records of the same mean size,
 constant bytes, with the same headers and in batches of the same count. `latency`: 1,000 messages
-a second, from the journal to the acknowledgement. Brokers run on the same machine.
+a second, from the journal to the acknowledgement. Brokers run on the same machine; those of
+Kinesis and SQS are ministack, in Python, and set the pace themselves.
 """
 
 import argparse
 import asyncio
+import base64
 import os
 import platform
 import shutil
@@ -23,12 +25,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import boto3
 import nats
+import redis
+from botocore.config import Config
 from confluent_kafka import Producer
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
@@ -37,20 +43,29 @@ from tardis_machine.history import History
 from tardis_machine.journal import Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.publish.buses import BUSES
-from tardis_machine.publish.buses.base import BusConfig, SendResult
+from tardis_machine.publish.buses.aws import AwsConfig
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.buses.fates import SendResult
 from tardis_machine.publish.buses.kafka import KafkaConfig
+from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
+from tardis_machine.publish.buses.redis import RedisConfig
+from tardis_machine.publish.buses.sqs import SQSConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.publisher import Publisher, tune
 from tardis_machine.publish.record import Record
 from tardis_machine.replay import replay_normalized
+from tests.servers.aws import KEYS, REGION, Ministack
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer
+from tests.servers.redis import RedisServer
 
 _COST_GOAL: Final = 1.05
 _RATE_GOAL: Final = 0.5
 _ROUNDS: Final = 5
 _DESTINATION: Final = "bench"
+_PARTS: Final = {"kinesis": 5, "sqs": 50}
+"""What part of the messages a service gets whose stand-in is slow."""
 _PROVENANCE: Final = encode_provenance(
     Provenance("bench", "request", "session", 2, "http", "/replay-normalized")
 )
@@ -61,27 +76,45 @@ class Broker(NamedTuple):
 
     bus: str
     config: BusConfig
+    alone: Callable[[Any, int, int], float]
 
 
 @contextmanager
 def brokers(folder: Path) -> Iterator[list[Broker]]:
     """Start one broker of each kind."""
     kafka, stream = KafkaBroker(folder / "kafka"), NatsServer(folder / "nats")
+    aws = Ministack(folder / "ministack")
+    memory = RedisServer(folder / "redis", "appendfsync everysec")
+    servers = (kafka, stream, aws, memory)
     try:
-        kafka.start()
-        stream.start()
+        for server in servers:
+            server.start()
+        queue = aws.client("sqs").create_queue(QueueName=_DESTINATION)["QueueUrl"]
+        place: dict[str, Any] = {"region": REGION, "endpoint_url": aws.url, **KEYS}
         yield [
-            Broker("kafka", KafkaConfig(brokers=(kafka.address,), topic=_DESTINATION, create=True)),
+            Broker(
+                "kafka",
+                KafkaConfig(brokers=(kafka.address,), topic=_DESTINATION, create=True),
+                kafka_alone,
+            ),
             Broker(
                 "nats",
                 NatsConfig(
                     servers=(stream.url,), subject=_DESTINATION, stream=_DESTINATION, create=True
                 ),
+                nats_alone,
             ),
+            Broker(
+                "kinesis",
+                KinesisConfig(stream=_DESTINATION, create=True, **place),
+                kinesis_alone,
+            ),
+            Broker("sqs", SQSConfig(queue_url=queue, **place), sqs_alone),
+            Broker("redis", RedisConfig(url=memory.url, stream=_DESTINATION), redis_alone),
         ]
     finally:
-        kafka.kill()
-        stream.kill()
+        for server in servers:
+            server.kill()
 
 
 def fill_journal(path: Path, bus: str, cache_dir: Path, minutes: int, wanted: int) -> int:
@@ -211,18 +244,76 @@ def nats_alone(config: NatsConfig, events: int, size: int) -> float:
     return asyncio.run(send())
 
 
+def kinesis_alone(config: KinesisConfig, events: int, size: int) -> float:
+    """Make the same calls with constant bytes, as many at a time."""
+    client = _aws_client("kinesis", config)
+    record = {"Data": bytes(size), "PartitionKey": "bitmex|XBTUSD|bookChange"}
+
+    def call(count: int) -> None:
+        client.put_records(StreamName=_DESTINATION, Records=[record] * count)
+
+    return _call_alone(config, call, events)
+
+
+def sqs_alone(config: SQSConfig, events: int, size: int) -> float:
+    """Make the same calls with constant bytes, as many at a time."""
+    client = _aws_client("sqs", config)
+    body = base64.b64encode(bytes(size)).decode()
+    attributes = {name: {"DataType": "String", "StringValue": text} for name, text in _HEADERS}
+
+    def call(count: int) -> None:
+        entries = [
+            {"Id": str(number), "MessageBody": body, "MessageAttributes": attributes}
+            for number in range(count)
+        ]
+        client.send_message_batch(QueueUrl=config.queue_url, Entries=entries)
+
+    return _call_alone(config, call, events)
+
+
+def _aws_client(service: str, config: AwsConfig) -> Any:
+    return boto3.client(
+        service,
+        region_name=config.region,
+        endpoint_url=config.endpoint_url,
+        aws_access_key_id=config.access_key_id,
+        aws_secret_access_key=config.secret_access_key,
+        config=Config(parameter_validation=False, max_pool_connections=config.in_flight),
+    )
+
+
+def _call_alone(config: AwsConfig, call: Callable[[int], None], events: int) -> float:
+    full, rest = divmod(events, config.max_batch_size)
+    counts = [config.max_batch_size] * full + ([rest] if rest else [])
+    with ThreadPoolExecutor(config.in_flight) as pool:
+        began = time.perf_counter()
+        list(pool.map(call, counts))
+        return time.perf_counter() - began
+
+
+def redis_alone(config: RedisConfig, events: int, size: int) -> float:
+    """Fill the same transactions with constant bytes."""
+    fields = {"value": bytes(size), **dict(_HEADERS)}
+    with redis.Redis.from_url(config.address) as client:
+        began = time.perf_counter()
+        for start in range(0, events, config.max_batch_size):
+            pipeline = client.pipeline(transaction=True)
+            for _ in range(min(config.max_batch_size, events - start)):
+                pipeline.xadd(_DESTINATION, fields)
+            pipeline.execute()
+        return time.perf_counter() - began
+
+
 def rates(cache_dir: Path, minutes: int, messages: int, folder: Path) -> None:
     print("\n| bus | events/s, journal to acknowledged | its client alone | ratio | goal |")
     print("|---|---|---|---|---|")
     with brokers(folder) as running:
         for broker in running:
             path = folder / f"journal-{broker.bus}"
-            events = fill_journal(path, broker.bus, cache_dir, minutes, messages)
+            wanted = messages // _PARTS.get(broker.bus, 1)
+            events = fill_journal(path, broker.bus, cache_dir, minutes, wanted)
             done = publish(path, broker, events)
-            alone: Callable[[Any, int, int], float] = (
-                kafka_alone if broker.bus == "kafka" else nats_alone
-            )
-            client = alone(broker.config, events, done.mean_bytes)
+            client = broker.alone(broker.config, events, done.mean_bytes)
             ratio = client / done.seconds
             print(
                 f"| {broker.bus} | {events / done.seconds:,.0f} ({done.mean_bytes} B each) "

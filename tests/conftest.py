@@ -22,6 +22,7 @@ pytest_plugins = (
     "tests.servers.proxy",
     "tests.kernels",
     "tests.servers.redis",
+    "tests.servers.registry",
 )
 
 

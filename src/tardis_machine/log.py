@@ -23,6 +23,8 @@ _QUIET: Final = (
     "aiohttp.access",
     "aiohttp.server",
     "asyncio",
+    "boto3",
+    "botocore",
     "matplotlib",
     "py4j",
     "pyspark",

@@ -40,6 +40,8 @@ class Bench(ABC):
     key_setting: ClassVar[str]
     at_once: ClassVar[int]
     """How many records go out at least before any of them is acknowledged."""
+    plain: ClassVar[dict[str, Any]] = {}
+    """Settings with which records can be counted on their way."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._request = request
@@ -115,6 +117,7 @@ class Bench(ABC):
 
 class KafkaBench(Bench):
     bus = "kafka"
+    plain: ClassVar[dict[str, Any]] = {"compression": "none"}
     at_once = 100
     route_setting = "topic_routing"
     key_setting = "key_template"

@@ -18,7 +18,11 @@ PASSWORD = "right-horse"
 
 _numbers = itertools.count()
 _SECURITY = """\
-sasl.enabled.mechanisms=PLAIN
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={scram}
+listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config={scram}
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={scram}
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram}
 listener.name.sasl_plaintext.plain.sasl.jaas.config={login}
 listener.name.sasl_ssl.plain.sasl.jaas.config={login}
 ssl.keystore.type=PEM
@@ -29,6 +33,11 @@ listener.name.ssl.ssl.client.auth=required
 """
 _LOGIN = (
     f'org.apache.kafka.common.security.plain.PlainLoginModule required user_writer="{PASSWORD}";'
+)
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_SCRAM_USERS = tuple(
+    f"{mechanism}=[name=writer,password={PASSWORD}]"
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
 )
 
 
@@ -76,10 +85,13 @@ def secure_kafka(
 ) -> Iterator[KafkaBroker]:
     """A broker that also listens with passwords, with TLS, and with both."""
     settings = _SECURITY.format(
-        login=_LOGIN, keystore=certificates.server_chain, truststore=certificates.authority
+        login=_LOGIN,
+        scram=_SCRAM,
+        keystore=certificates.server_chain,
+        truststore=certificates.authority,
     )
     listeners = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-    broker = KafkaBroker(tmp_path_factory.mktemp("secure"), settings, listeners)
+    broker = KafkaBroker(tmp_path_factory.mktemp("secure"), settings, listeners, scram=_SCRAM_USERS)
     broker.start()
     yield broker
     broker.kill()

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -84,7 +85,12 @@ def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = Non
 
 
 def deliver(
-    bus: EventBus, pending: Sequence[Record], *, batch: int = 500, timeout_s: float = 5
+    bus: EventBus,
+    pending: Sequence[Record],
+    *,
+    batch: int = 500,
+    timeout_s: float = 5,
+    pause_s: float = 0.0,
 ) -> list[Failure]:
     """Do as the publisher does: what failed is sent again, in order, before anything new.
 
@@ -102,4 +108,6 @@ def deliver(
         again = [sent[place] for place, error in result.failures if error.retriable]
         rejected += [failure for failure in result.failures if not failure.error.retriable]
         left = again + left[batch:]
+        if again:
+            time.sleep(pause_s)
     return rejected

@@ -52,7 +52,7 @@ def test_3_a_server_killed_under_load_breaks_no_order(bench: Bench):
     deliver(bus, sent[:100], timeout_s=20)
 
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(patiently, bus, sent[100:])
+        done = pool.submit(deliver, bus, sent[100:], batch=200, timeout_s=2, pause_s=0.05)
         for pause in (0.1, 0.2):
             time.sleep(pause)
             server.kill()
@@ -60,21 +60,6 @@ def test_3_a_server_killed_under_load_breaks_no_order(bench: Bench):
         assert done.result() == []
 
     assert_promises_kept(sent, bench.arrived())
-
-
-def patiently(bus: EventBus, pending: list[Record]) -> list[object]:
-    """Deliver as the publisher does, with pauses between attempts."""
-    rejected: list[object] = []
-    left = list(pending)
-    while left:
-        sent = left[:200]
-        result = bus.send(sent, 2)
-        again = [sent[place] for place, error in result.failures if error.retriable]
-        rejected += [failure for failure in result.failures if not failure.error.retriable]
-        left = again + left[200:]
-        if again:
-            time.sleep(0.05)
-    return rejected
 
 
 def test_5_nothing_is_kept_for_a_server_that_is_away(bench: Bench):
@@ -164,7 +149,7 @@ def test_10_neither_secrets_nor_events_are_logged(
 
 def test_11_acknowledgements_are_not_awaited_one_by_one(bench: Bench):
     with bench.unanswered() as sent:
-        bus = bench.make()
+        bus = bench.make(**bench.plain)
         assert bus.send(records(bus, 1), 20).delivered == 1
         before = sent()
         bench.hold()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -184,6 +185,48 @@ def test_the_next_server_is_tried(nats: NatsServer, nats_bus: Make):
     bus = nats_bus(nats.url, servers=("nats://127.0.0.1:1", nats.url))
 
     assert bus.send(records(bus, 10), 10).delivered == 10
+
+
+def test_a_stream_whose_leader_dies_loses_nothing_and_keeps_its_order(
+    nats_cluster: list[NatsServer], nats_bus: Make, name: str
+):
+    """Three servers, three copies; whoever leads is killed twice, while messages are under way."""
+    urls = tuple(server.url for server in nats_cluster)
+    _when_ready(urls[0], lambda js: js.add_stream(name=name, subjects=[name], num_replicas=3))
+    bus = nats_bus(urls[0], servers=urls)
+    sent = records(bus, 20_000)
+    deliver(bus, sent[:100], timeout_s=20)
+    killed = []
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(deliver, bus, sent[100:], pause_s=0.05)
+        for _ in range(2):
+            alive = next(server for server in nats_cluster if server not in killed[-1:])
+            info = _when_ready(alive.url, lambda js: js.stream_info(name))
+            leader = nats_cluster[int(info.cluster.leader.removeprefix("n"))]
+            leader.kill()
+            killed.append(leader)
+            time.sleep(0.5)
+            leader.start()
+        assert done.result() == []
+
+    alive = next(server for server in nats_cluster if server is not killed[-1])
+    _when_ready(alive.url, lambda js: js.stream_info(name))
+    assert_promises_kept(sent, from_stream(alive.url, name))
+
+
+def _when_ready(url: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    """Do something to the streams of a cluster once it has agreed on a leader."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            found = with_jetstream(url, work)
+            if found.cluster is not None and found.cluster.leader:
+                return found
+        except (client.errors.Error, OSError):
+            pass
+        assert time.monotonic() < deadline, "no leader"
+        time.sleep(0.1)
 
 
 def test_check_reaches_the_server_and_creates_nothing(

@@ -9,7 +9,9 @@ import pytest
 
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
+from tests.buses.benches import AwsBench, FifoBench, KinesisBench, RedisBench, SqsBench
 from tests.buses.events import deliver, records
+from tests.servers.aws import KEYS, REGION
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer
 
@@ -51,6 +53,50 @@ def test_the_nats_consumer(nats: NatsServer, nats_bus: Make, name: str):
     expected = publish_twice(nats_bus(nats.url))
 
     handled = run("NATS", SERVERS=nats.url, SUBJECT=name, EXPECTED=COUNT)
+
+    assert len(handled) == COUNT
+    assert {event.event_id for event in handled} == expected
+
+
+def aws_client(bench: AwsBench) -> dict[str, str]:
+    return {
+        "region_name": REGION,
+        "endpoint_url": bench.proxy.url,
+        "aws_access_key_id": KEYS["access_key_id"],
+        "aws_secret_access_key": KEYS["secret_access_key"],
+    }
+
+
+def test_the_kinesis_consumer(request: pytest.FixtureRequest):
+    bench = KinesisBench(request)
+    expected = publish_twice(bench.make())
+
+    handled = run("Kinesis", CLIENT=aws_client(bench), STREAM=bench.name)
+    bench.close()
+
+    assert len(handled) == COUNT
+    assert {event.event_id for event in handled} == expected
+
+
+@pytest.mark.parametrize("kind", [SqsBench, FifoBench])
+def test_the_sqs_consumer(request: pytest.FixtureRequest, kind: type[SqsBench]):
+    bench = kind(request)
+    expected = publish_twice(bench.make())
+    queue = bench.destination()
+
+    handled = run("SQS", CLIENT=aws_client(bench), QUEUE_URL=queue, EXPECTED=COUNT)
+    bench.close()
+
+    assert len(handled) == COUNT
+    assert {event.event_id for event in handled} == expected
+
+
+def test_the_redis_consumer(request: pytest.FixtureRequest):
+    bench = RedisBench(request)
+    expected = publish_twice(bench.make())
+
+    handled = run("Redis", URL=bench.server.url, STREAM=bench.name, EXPECTED=COUNT)
+    bench.close()
 
     assert len(handled) == COUNT
     assert {event.event_id for event in handled} == expected

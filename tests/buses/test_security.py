@@ -53,6 +53,30 @@ class TestKafka:
         assert bus.send(records(bus, 10), 20).delivered == 10
         assert bus.config.warnings() == []
 
+    @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+    def test_scram_says_nothing_that_others_could_use(
+        self,
+        secure_kafka: KafkaBroker,
+        kafka_bus: Make,
+        certificates: Certificates,
+        mechanism: str,
+    ):
+        if mechanism == "SCRAM-SHA-256":
+            listener, settings = "SASL_PLAINTEXT", {}
+        else:
+            listener, settings = "SASL_SSL", {"ssl": True, "ssl_ca": certificates.authority}
+        known = login() | {"sasl_mechanism": mechanism}
+        bus = kafka_bus(at(secure_kafka, listener), **known, **settings)
+        stranger = kafka_bus(
+            at(secure_kafka, listener), **known | {"sasl_password": "wrong"}, **settings
+        )
+
+        assert bus.send(records(bus, 10), 20).delivered == 10
+        assert bus.config.warnings() == []
+        refused = stranger.send(records(stranger, 10), 2)
+        assert refused.delivered == 0
+        assert "uthentication" in str(refused.failures[0].error)
+
     def test_a_certificate_of_the_client(
         self, secure_kafka: KafkaBroker, kafka_bus: Make, certificates: Certificates
     ):

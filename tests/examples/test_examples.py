@@ -4,12 +4,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.servers.aws import KEYS, REGION, Ministack
 from tests.servers.kafka import KafkaBroker
 from tests.servers.machine import Machine
 from tests.servers.nats import NatsServer
+from tests.servers.redis import RedisServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -89,6 +92,59 @@ def test_consume_nats(serve: Callable[..., Machine], nats: NatsServer) -> None:
         "--count", str(len(expected)),
     ).splitlines()  # fmt: skip
     assert printed == [f"deribit {each['symbol']} {each['type']}" for each in expected]
+
+
+def said(messages: list[dict[str, Any]]) -> list[str]:
+    return [f"{each['exchange']} {each['symbol']} {each['type']}" for each in messages]
+
+
+def test_consume_kinesis(
+    serve: Callable[..., Machine], ministack: Ministack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = known_to_the_sdk(ministack, monkeypatch)
+    place = ["--kinesis-region", REGION, "--kinesis-endpoint-url", url]
+    machine = serve(*place, "--kinesis-stream", "examples", "--kinesis-create")
+    expected = machine.replay("deribit", ["trade"])
+    machine.stop()  # which drains
+    printed = run(
+        "consume_kinesis.py", "--region", REGION, "--endpoint-url", url,
+        "--stream", "examples", "--count", str(len(expected)),
+    ).splitlines()  # fmt: skip
+    assert sorted(printed) == sorted(said(expected))
+
+
+def test_consume_sqs(
+    serve: Callable[..., Machine], ministack: Ministack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = known_to_the_sdk(ministack, monkeypatch)
+    queue = ministack.client("sqs").create_queue(QueueName="examples")["QueueUrl"]
+    place = ["--sqs-region", REGION, "--sqs-endpoint-url", url, "--sqs-queue-url", queue]
+    machine = serve(*place)
+    expected = machine.replay("deribit", ["trade"])
+    machine.stop()  # which drains
+    printed = run(
+        "consume_sqs.py", "--region", REGION, "--endpoint-url", url, "--queue-url", queue,
+        "--count", str(len(expected)),
+    ).splitlines()  # fmt: skip
+    assert sorted(printed) == sorted(said(expected))
+
+
+def known_to_the_sdk(ministack: Ministack, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Leave credentials where the SDK looks for them; gives the endpoint."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["secret_access_key"])
+    return ministack.url
+
+
+def test_consume_redis(serve: Callable[..., Machine], redis: RedisServer) -> None:
+    machine = serve("--redis-url", redis.url, "--redis-stream", "examples")
+    expected = machine.replay("deribit", ["trade"])
+    machine.stop()  # which drains
+    printed = run(
+        "consume_redis.py", "--url", redis.url, "--stream", "examples",
+        "--count", str(len(expected)),
+    ).splitlines()  # fmt: skip
+    assert printed == said(expected)
 
 
 @pytest.mark.spark

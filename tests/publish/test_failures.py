@@ -5,10 +5,22 @@ import os
 import random
 import signal
 
+import pytest
+
+from tardis_machine.publish.accounts import Account
+from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
-from tests.publish.brokers import Broker
+from tests.publish.brokers import (
+    Broker,
+    kafka_broker,
+    kinesis_broker,
+    nats_broker,
+    redis_broker,
+    sqs_broker,
+)
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
+from tests.servers.aws import FaultProxy
 
 
 async def _load(journal, ndjson: bytes) -> None:
@@ -51,3 +63,54 @@ async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> No
     report = await outbox.stop()
     assert_all_arrived(ndjson, await asyncio.to_thread(broker.arrived))
     assert_balanced(report.buses[0].account, journalled=broker.messages, delivered=broker.messages)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("dead", ["kafka", "nats", "kinesis", "sqs", "redis"])
+async def test_five_buses_at_once_and_one_of_them_dead(
+    request: pytest.FixtureRequest, publish: Start, name: str, dead: str
+) -> None:
+    """Nothing of the other four is late or lost, and the dead one gets all when it is back."""
+    ministack = request.getfixturevalue("ministack")
+    mortal = request.getfixturevalue("start_kafka") if dead == "kafka" else None
+    kafka = request.getfixturevalue("kafka") if mortal is None else mortal()
+    proxies = {bus: FaultProxy(ministack.port) for bus in ("kinesis", "sqs")}
+    for proxy in proxies.values():
+        proxy.start()
+        request.addfinalizer(proxy.kill)
+    brokers = {
+        "kafka": kafka_broker(kafka, name),
+        "nats": nats_broker(request.getfixturevalue("start_nats")(), name),
+        "kinesis": kinesis_broker(proxies["kinesis"], ministack, name),
+        "sqs": sqs_broker(proxies["sqs"], ministack, name),
+        "redis": redis_broker(request.getfixturevalue("start_redis")(), name),
+    }
+    count = 2_000
+    ndjson = lines(count)
+    await asyncio.to_thread(brokers[dead].server.kill)
+    configs = {bus: broker.config for bus, broker in brokers.items()}
+    outbox = await publish(configs, drain_timeout_s=120.0, retry_max=2)
+    await _load(respond(outbox), ndjson)
+    for _ in range(900):
+        accounts = {bus: counted(outbox, bus) for bus in brokers}
+        others = all(a.delivered == count for bus, a in accounts.items() if bus != dead)
+        if others and outbox.unhealthy():
+            break
+        await asyncio.sleep(0.1)
+
+    assert {bus: a.delivered for bus, a in accounts.items()} == {
+        bus: 0 if bus == dead else count for bus in brokers
+    }
+    assert accounts[dead].pending == count
+    assert outbox.unhealthy() == [f"{dead}: unhealthy"]
+    await asyncio.to_thread(brokers[dead].server.start)
+    report = await outbox.stop()
+    assert report.pending == 0
+    for broker in brokers.values():
+        assert_all_arrived(ndjson, await asyncio.to_thread(broker.arrived))
+
+
+def counted(outbox: Outbox, bus: str) -> Account:
+    """Give the books of a bus as the publisher last told them."""
+    snapshot = outbox._snapshot
+    return Account() if snapshot is None else snapshot.buses[bus].account

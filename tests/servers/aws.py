@@ -41,11 +41,15 @@ class Ministack(ServerProcess):
             },
         )
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def client(self, service: str) -> Any:
         return boto3.client(
             service,
             region_name=REGION,
-            endpoint_url=f"http://127.0.0.1:{self.port}",
+            endpoint_url=self.url,
             aws_access_key_id=KEYS["access_key_id"],
             aws_secret_access_key=KEYS["secret_access_key"],
             config=Config(retries={"total_max_attempts": 2}),

@@ -32,6 +32,7 @@ class KafkaBroker(ServerProcess):
 
     `settings` are further lines of its properties. `listeners` are further protocols to speak,
     each on its port in `ports`. `advertise` is the port of a proxy that clients are to be sent to.
+    `scram` are credentials it knows from the beginning, in the words of Kafka's storage tool.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class KafkaBroker(ServerProcess):
         settings: str = "",
         listeners: tuple[str, ...] = (),
         advertise: int | None = None,
+        scram: tuple[str, ...] = (),
     ) -> None:
         self.port, controller, *further = free_ports(2 + len(listeners))
         self.ports = dict(zip(listeners, further, strict=True))
@@ -78,7 +80,10 @@ class KafkaBroker(ServerProcess):
         )
         program = [java(), *_JVM, "-cp", f"{kafka_libs()}/*"]
         subprocess.run(
-            [*program, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", properties],
+            [
+                *(*program, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", properties),
+                *(part for each in scram for part in ("--add-scram", each)),
+            ],
             check=True,
             capture_output=True,
         )

@@ -30,6 +30,31 @@ class NatsServer(ServerProcess):
         return f"nats://127.0.0.1:{self.port}"
 
 
+def cluster(folder: Path, count: int = 3) -> list[NatsServer]:
+    """Make servers of one cluster, named n0 and so on; none is started yet."""
+    routes = free_ports(count)
+    urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    return [
+        NatsServer(
+            folder / f"n{number}",
+            f"server_name: n{number}\n"
+            f'cluster {{ name: tests, listen: "127.0.0.1:{port}", routes: [{urls}] }}',
+        )
+        for number, port in enumerate(routes)
+    ]
+
+
+@pytest.fixture
+def nats_cluster(tmp_path: Path) -> Iterator[list[NatsServer]]:
+    """Three servers that agree on what they have stored, for one test."""
+    servers = cluster(tmp_path / "cluster")
+    for server in servers:
+        server.start()
+    yield servers
+    for server in servers:
+        server.kill()
+
+
 @pytest.fixture(scope="session")
 def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """One server for all tests that leave it alone; each takes a stream of its own."""

@@ -143,11 +143,15 @@ class Delivery:
             self._lanes.hurry(_DRAIN_PAUSE_S)
             self._changed.notify_all()
 
-    def stop(self, deadline: float) -> bool:
-        """End both threads; False if the bus did not let go of the sender in time."""
+    def end(self) -> None:
+        """Tell both threads to end, without waiting for them."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+
+    def stop(self, deadline: float) -> bool:
+        """End both threads; False if the bus did not let go of the sender in time."""
+        self.end()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         alive = any(thread.is_alive() for thread in self._threads)

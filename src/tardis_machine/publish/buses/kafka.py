@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -226,7 +226,7 @@ class KafkaConfig(BrokerConfig, section="kafka", title="Kafka"):
                     raise ConfigError(
                         self.flag(name), None, f"expected {self.flag('schema_registry_url')} too"
                     )
-        elif not re.match(r"(https?|mock)://", url) or "@" in url:
+        elif not re.match(r"https?://", url) or "@" in url:
             raise ConfigError(
                 self.flag("schema_registry_url"),
                 re.sub(r"//.*@", "//***@", url),
@@ -486,34 +486,36 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         registry = require("confluent_kafka.schema_registry", extra=_EXTRA)
         protobuf = require("confluent_kafka.schema_registry.protobuf", extra=_EXTRA)
         contexts = require("confluent_kafka.serialization", extra=_EXTRA)
-        serializer = protobuf.ProtobufSerializer(
-            NormalizedEvent,
-            self._registry,
-            {
-                "auto.register.schemas": self.config.schema_registry_auto_register,
-                "subject.name.strategy": registry.topic_subject_name_strategy,
-            },
-        )
         frames = {}
-        for topic in topics:
-            context = contexts.SerializationContext(topic, contexts.MessageField.VALUE)
-            try:
-                frames[topic] = serializer(NormalizedEvent(), context)
-            except Exception as error:
-                raise self._registry_unavailable(error) from error
+        with self._registry() as client:
+            serializer = protobuf.ProtobufSerializer(
+                NormalizedEvent,
+                client,
+                {
+                    "auto.register.schemas": self.config.schema_registry_auto_register,
+                    "subject.name.strategy": registry.topic_subject_name_strategy,
+                },
+            )
+            for topic in topics:
+                context = contexts.SerializationContext(topic, contexts.MessageField.VALUE)
+                try:
+                    frames[topic] = serializer(NormalizedEvent(), context)
+                except Exception as error:
+                    raise self._registry_unavailable(error) from error
         return frames
 
     def _reach_registry(self, topics: Sequence[str]) -> None:
         if not self.config.schema_registry_auto_register:
             self._schema_frames(topics)
             return
-        try:
-            self._registry.get_subjects()
-        except Exception as error:
-            raise self._registry_unavailable(error) from error
+        with self._registry() as client:
+            try:
+                client.get_subjects()
+            except Exception as error:
+                raise self._registry_unavailable(error) from error
 
-    @cached_property
     def _registry(self) -> Any:
+        """Give a client of the schema registry, to be closed."""
         settings: dict[str, Any] = {
             "url": self.config.schema_registry_url,
             "max.retries": 0,  # when to try again is the publisher's to say
