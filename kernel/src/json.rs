@@ -48,8 +48,9 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn string_rest(&mut self) -> Result<&'a [u8], Odd> {
         let mut ascii = true;
-        for (at, byte) in self.rest.iter().enumerate() {
-            match byte {
+        let mut at = plain_length(self.rest);
+        loop {
+            match self.rest.get(at).ok_or(Odd)? {
                 b'"' => {
                     let text = &self.rest[..at];
                     if !ascii && std::str::from_utf8(text).is_err() {
@@ -62,8 +63,8 @@ impl<'a> Cursor<'a> {
                 0x80.. => ascii = false,
                 _ => {}
             }
+            at += 1;
         }
-        Err(Odd)
     }
 
     /// Read a number: its text, and what that consists of.
@@ -76,14 +77,37 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// How many bytes from the start on are plain ASCII: no quote, backslash or control character.
+#[inline]
+fn plain_length(text: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let mut length = 0;
+    for chunk in text.chunks_exact(8) {
+        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
+        let quotes = zeros(word ^ (ONES * b'"' as u64));
+        let backslashes = zeros(word ^ (ONES * b'\\' as u64));
+        let controls = word.wrapping_sub(ONES * 0x20) & !word;
+        // Below the first byte that is found, all are told rightly.
+        let found = (quotes | backslashes | controls | word) & HIGHS;
+        if found != 0 {
+            return length + found.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    length
+}
+
 /// A value that is a string or a literal, or the number in either.
 #[derive(Debug, Clone, Copy)]
 pub enum Token<'a> {
     /// A string without escapes, without its quotes.
     Text(&'a [u8]),
     Number(&'a [u8], Form),
-    /// `null`, `true` or `false`.
-    Name,
+    Null,
+    True,
+    False,
 }
 
 impl<'a> Token<'a> {
@@ -103,7 +127,7 @@ impl<'a> Token<'a> {
                 let form = numbers::scan(text).filter(|form| form.end == text.len()).ok_or(Odd)?;
                 Ok((text, form))
             }
-            Self::Name => Err(Odd),
+            _ => Err(Odd),
         }
     }
 
@@ -111,7 +135,7 @@ impl<'a> Token<'a> {
     pub fn text(self) -> &'a [u8] {
         match self {
             Self::Text(text) | Self::Number(text, _) => text,
-            Self::Name => b"",
+            _ => b"",
         }
     }
 
@@ -148,11 +172,6 @@ impl<'a> Walker<'a> {
         self.at.is_at_end()
     }
 
-    /// What is left.
-    pub fn rest(&self) -> &'a [u8] {
-        self.at.rest
-    }
-
     #[inline]
     pub fn blanks(&mut self) {
         while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.at.rest {
@@ -174,10 +193,10 @@ impl<'a> Walker<'a> {
                 let (text, form) = self.at.number()?;
                 Ok(Token::Number(text, form))
             }
-            _ => {
-                let names = [&b"null"[..], b"true", b"false"];
-                if names.iter().any(|name| self.skip(name)) { Ok(Token::Name) } else { Err(Odd) }
-            }
+            _ if self.skip(b"null") => Ok(Token::Null),
+            _ if self.skip(b"true") => Ok(Token::True),
+            _ if self.skip(b"false") => Ok(Token::False),
+            _ => Err(Odd),
         }
     }
 
@@ -238,6 +257,15 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
+    /// Read a name and the colon behind it.
+    #[inline]
+    pub fn key(&mut self) -> Result<&'a [u8], Odd> {
+        let name = self.string()?;
+        self.blanks();
+        self.expect(b":")?;
+        Ok(name)
+    }
+
     /// Read an object; `field` gets each name and has to go past its value.
     #[inline]
     pub fn object(
@@ -251,9 +279,7 @@ impl<'a> Walker<'a> {
         }
         loop {
             self.blanks();
-            let name = self.string()?;
-            self.blanks();
-            self.expect(b":")?;
+            let name = self.key()?;
             self.blanks();
             field(self, name)?;
             self.blanks();

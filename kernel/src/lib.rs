@@ -5,13 +5,14 @@ mod emit;
 mod guard;
 mod hashing;
 mod json;
+mod lines;
 mod numbers;
 mod times;
 
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule]
 fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -22,5 +23,8 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Emitter>()?;
     module.add_class::<emit::Prices>()?;
     module.add_class::<emit::Taken>()?;
+    module.add_class::<emit::Column>()?;
+    module.add_class::<emit::Gate>()?;
+    module.add_class::<lines::Lines>()?;
     Ok(())
 }

@@ -47,15 +47,20 @@ class LineStream:
         """The local time of the last that is; whoever goes on keeps it."""
 
     @property
+    def count(self) -> int:
+        """How many lines the piece has."""
+        return len(self.lines)
+
+    @property
     def needs_piece(self) -> bool:
         """Whether all lines are done with, and more may come."""
-        return self.next == len(self.lines) and not self._exhausted
+        return self.next == self.count and not self._exhausted
 
     @property
     def reached(self) -> str | None:
         """The local time that lines to come have at least, as far as they are known."""
-        if self.next < len(self.lines):
-            return self._reached[self.next]
+        if self.next < self.count:
+            return self._earliest(self.next)
         return None if self._exhausted else self.last
 
     def pending(self) -> Future[object] | None:
@@ -65,14 +70,19 @@ class LineStream:
     def read(self) -> bool:
         """Take the next piece; False if there is none. Blocks while it is being fetched."""
         self.next = 0
-        self.lines = []
+        piece = b""
         try:
-            self.lines = split(next(self._pieces))
+            piece = next(self._pieces)
         except StopIteration:
             self._exhausted = True
         except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
             self._exhausted = True
             self.failure = error
+        self._index(piece)
+        return not self._exhausted
+
+    def _index(self, piece: bytes) -> None:
+        self.lines = split(piece)
         self.locals = reached = locals_of(self.lines)
         if "" in reached:
             # A disconnect has the time of what precedes it; so has a line without a time.
@@ -80,7 +90,54 @@ class LineStream:
         if reached != sorted(reached):
             reached = list(accumulate(reversed(reached), min))[::-1]
         self._reached = reached
-        return not self._exhausted
+
+    def _earliest(self, at: int) -> str:
+        return self._reached[at]
+
+
+class Index(Protocol):
+    """The kernel's list of a piece's lines: no object for a line until it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: int, /) -> bytes: ...
+
+    def message(self, at: int, /) -> bytes:
+        """The message of a line that has a local time."""
+
+    def local(self, at: int, /) -> str:
+        """A line's local time; empty for a disconnect, and for a line without a time."""
+
+    def reached(self, at: int, /) -> str:
+        """The earliest local time from a line on."""
+
+    def first_disconnect(self, first: int, end: int, /) -> int:
+        """The first of these lines that is one, or `end`."""
+
+    def first_since(self, local: str, first: int, end: int, /) -> int:
+        """The first of these lines that has this local time or a later one, or `end`."""
+
+    def first_longer(self, size: int, first: int, end: int, /) -> int:
+        """The first of these lines that is longer than this, or `end`."""
+
+
+class IndexedStream(LineStream):
+    """A stream whose lines stay in their piece; `index` tells where."""
+
+    def __init__(self, pieces: Pieces, make: Callable[[bytes, str], Index]) -> None:
+        super().__init__(pieces)
+        self._make = make
+        self.index = make(b"", "")
+
+    @property
+    def count(self) -> int:
+        return len(self.index)
+
+    def _index(self, piece: bytes) -> None:
+        self.index = self._make(piece, self.last)
+
+    def _earliest(self, at: int) -> str:
+        return self.index.reached(at)
 
 
 def _or_before(before: str, local: str) -> str:

@@ -214,8 +214,8 @@ class _Queue:
     def _take(self) -> None:
         taken = self.stream.take()
         if taken.count:
-            keys = list(taken.stamps)
-            if keys[0] < self.last or keys != sorted(keys):
+            keys = taken.stamps
+            if keys[0] < self.last or not taken.is_ordered:
                 keys = list(accumulate(keys, max, initial=self.last))[1:]
             self.last = keys[-1]
             self.runs.append(_Run(taken, keys))

@@ -5,14 +5,15 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import thread_time
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tardis_machine import emit, times
 from tardis_machine.emit import DataType, Taken
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
-from tardis_machine.lines import MESSAGE, LineStream, Pieces
+from tardis_machine.kernel import kernel
+from tardis_machine.lines import MESSAGE, Index, IndexedStream, LineStream, Pieces
 from tardis_machine.log import Throttle
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Normalizer:
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self.malformed = 0
-        self._stream = LineStream(pieces)
+        self._stream = self._open(pieces)
         self._exchange = exchange
         self._types = sources(data_types)
         self._strict = strict
@@ -88,6 +89,9 @@ class Normalizer:
         self._disconnected = False
         self._before_hidden: Taken | None = None
         self._hidden: Taken | None = None
+
+    def _open(self, pieces: Pieces) -> LineStream:
+        return LineStream(pieces)
 
     @property
     def name(self) -> str:
@@ -128,20 +132,12 @@ class Normalizer:
     def run(self) -> None:
         """Normalize as many lines as a few milliseconds allow."""
         started = thread_time()
-        stream = self._stream
-        lines, first = stream.lines, stream.next
+        first = self._stream.next
         wanted = self._pace
-        end = min(len(lines), first + wanted)
-        if max(map(len, lines[first:end])) > _LONG_LINE:
-            long = next(at for at in range(first, end) if len(lines[at]) > _LONG_LINE)
-            end = max(long, first + 1)
-        if not self._sends_disconnects and b"" in lines[first:end]:
-            # What is hidden from the client has to be told apart.
-            end = lines.index(b"", first) + 1
-        stream.next = end
+        end = self._end_of_run(first, min(self._stream.count, first + wanted))
+        self._stream.next = end
         ignored = self._emitter.ignored_changes
-        while self._era is not _NO_ERA and max(stream.locals[first:end]) >= self._era:
-            border = next(at for at in range(first, end) if stream.locals[at] >= self._era)
+        while self._era is not _NO_ERA and (border := self._border(first, end)) < end:
             self._normalize(first, border)
             self._handle = None
             self._era = next((era for era in self._eras if era > self._era), _NO_ERA)
@@ -168,6 +164,23 @@ class Normalizer:
         """Control events that the client did not ask for; they follow what `take` gives."""
         hidden, self._hidden = self._hidden, None
         return hidden
+
+    def _end_of_run(self, first: int, end: int) -> int:
+        """Cut a run short where it would take too long, or hide what has to be told apart."""
+        lines = self._stream.lines
+        if max(map(len, lines[first:end])) > _LONG_LINE:
+            long = next(at for at in range(first, end) if len(lines[at]) > _LONG_LINE)
+            end = max(long, first + 1)
+        if not self._sends_disconnects and b"" in lines[first:end]:
+            end = lines.index(b"", first) + 1
+        return end
+
+    def _border(self, first: int, end: int) -> int:
+        """The first line of the next era, or the end."""
+        locals_ = self._stream.locals[first:end]
+        if max(locals_) < self._era:
+            return end
+        return next(at for at, local in enumerate(locals_, first) if local >= self._era)
 
     def _normalize(self, first: int, end: int) -> None:
         lines, locals_ = self._stream.lines[first:end], self._stream.locals[first:end]
@@ -196,11 +209,15 @@ class Normalizer:
                 continue
             self._normalize(first, at)
             first = at + 1
-            if line := stream.lines[at]:
-                self._reject(line, stream.last, ValueError("it does not begin with a local time"))
-            else:
-                self._disconnect()
+            self._without_time(stream.lines[at])
         self._normalize(first, end)
+
+    def _without_time(self, line: bytes) -> None:
+        if line:
+            problem = ValueError("it does not begin with a local time")
+            self._reject(line, self._stream.last, problem)
+        else:
+            self._disconnect()
 
     def _disconnect(self) -> None:
         """Start mappers anew, as the recorder's connection did; several in a row are one.
@@ -289,3 +306,67 @@ class Normalizer:
                     "held_back": held_back,
                 },
             )
+
+
+class ShapedNormalizer(Normalizer):
+    """The same with the kernel, which takes by itself the lines whose shape mappers describe.
+
+    The others come to the mapper, one by one and in their order.
+    """
+
+    _emitter: "RunningEmitter"
+    _stream: IndexedStream
+
+    def _open(self, pieces: Pieces) -> LineStream:
+        module = kernel().module
+        assert module is not None
+        return IndexedStream(pieces, module.Lines)
+
+    def _end_of_run(self, first: int, end: int) -> int:
+        index = self._stream.index
+        end = max(index.first_longer(_LONG_LINE, first, end), first + 1)
+        if not self._sends_disconnects:
+            end = min(index.first_disconnect(first, end) + 1, end)
+        return end
+
+    def _border(self, first: int, end: int) -> int:
+        return self._stream.index.first_since(self._era, first, end)
+
+    def _normalize(self, first: int, end: int) -> None:
+        stream, emitter = self._stream, self._emitter
+        index = stream.index
+        while first < end:
+            at = first if self._handle is None else emitter.run(index, first, end)
+            if at > first:
+                self._disconnected = False
+                stream.last = index.local(at - 1)
+            if at < end:
+                self._take_line(at, index.local(at))
+            first = at + 1
+
+    def _take_line(self, at: int, local: str) -> None:
+        """Do with a line what the kernel left to do."""
+        stream = self._stream
+        if not local:
+            self._without_time(stream.index[at])
+            return
+        self._disconnected = False
+        handle = self._handle or self._mapper_at(local)
+        self._emitter.begin(local)
+        stream.last = local
+        try:
+            handle(stream.index.message(at))
+        except Exception as error:  # noqa: BLE001 - whatever a message contains
+            self._reject(stream.index[at], local, error)
+
+
+class RunningEmitter(emit.Emitter, Protocol):
+    """An emitter that takes lines by itself."""
+
+    def run(self, lines: Index, first: int, end: int, /) -> int:
+        """Take lines as far as each has its channel's shape; gives the first that has not."""
+
+
+def normalizer_type() -> type[Normalizer]:
+    """Tell which normalizer goes with the kernel that serves."""
+    return Normalizer if kernel().module is None else ShapedNormalizer

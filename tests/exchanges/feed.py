@@ -7,6 +7,7 @@ import msgspec
 
 from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
+from tests import shapes
 
 LOCAL = "2024-03-01T00:00:00.000001Z"
 
@@ -23,7 +24,7 @@ class Feed:
         checks_ids: bool = False,
     ) -> None:
         self.emitter = create(exchange, parse_all(types))
-        self.handle = exchanges.get(exchange).mapper(
+        self._mapper = exchanges.get(exchange).mapper(
             types, created, self.emitter, live=live, checks_ids=checks_ids
         )
 
@@ -31,10 +32,13 @@ class Feed:
         """Tell whether the mapper does not care, and has emitted nothing."""
         return not self.handle(_line(raw)) and self.emitter.take().count == 0
 
+    def handle(self, line: bytes, local: str = LOCAL) -> bool:
+        """Map a message; tells whether it was of interest."""
+        return shapes.handle(self.emitter, self._mapper, line, local)
+
     def lines(self, raw: object, local: str = LOCAL) -> list[str]:
         """Give the messages as text, without type, exchange and local time."""
-        self.emitter.begin(local)
-        assert self.handle(_line(raw))
+        assert self.handle(_line(raw), local)
         return [
             line.split('"exchange":', 1)[1].split(",", 1)[1].rsplit(',"localTimestamp"', 1)[0]
             for line in self.emitter.take().data.decode().splitlines()
@@ -42,8 +46,7 @@ class Feed:
 
     def __call__(self, raw: object, local: str = LOCAL) -> list[dict[str, Any]]:
         """Give the messages, without exchange and local time, which are the same in all."""
-        self.emitter.begin(local)
-        assert self.handle(_line(raw))
+        assert self.handle(_line(raw), local)
         messages = [msgspec.json.decode(m) for m in self.emitter.take().data.splitlines()]
         for message in messages:
             assert message.pop("exchange") == self.emitter.exchange

@@ -1,7 +1,9 @@
 """Both implementations of what is compiled, side by side."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
@@ -9,6 +11,7 @@ from tardis_machine.bronze import Context, Encoder
 from tardis_machine.emit import Emitter, create, parse_all
 from tardis_machine.kernel import VARIABLE, kernel
 
+T = TypeVar("T")
 NAMES = ("python", "compiled")
 
 
@@ -23,10 +26,16 @@ def emitters(exchange: str, data_types: Sequence[str]) -> tuple[Emitter, Emitter
     return python, compiled
 
 
-def _with(name, make):
+def _with(name: str, make: Callable[[], T]) -> T:
+    with chosen(name):
+        return make()
+
+
+@contextmanager
+def chosen(name: str) -> Iterator[None]:
+    """Let a kernel serve what is made meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, VARIABLE, name)
         kernel.cache_clear()
-        made = make()
+        yield
     kernel.cache_clear()
-    return made

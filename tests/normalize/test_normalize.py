@@ -15,7 +15,7 @@ from tardis_machine.emit.datatypes import sent
 from tardis_machine.exchanges.dispatch import Route, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.merge import Merge
-from tardis_machine.normalize import NormalizeError, Normalizer
+from tardis_machine.normalize import NormalizeError, Normalizer, normalizer_type
 
 START = 1_709_251_200_000_000
 
@@ -78,7 +78,7 @@ def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
     }
     exchange = options.pop("exchange", None) or exchanges.get("bitmex")
     given = options.pop("of", None) or Given(pieces)
-    return Normalizer(exchange, given, **(settings | options))
+    return normalizer_type()(exchange, given, **(settings | options))
 
 
 def flat(stream: Normalizer) -> list[dict[str, Any]]:

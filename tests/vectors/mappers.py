@@ -12,6 +12,7 @@ from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import catalog
 from tardis_machine.numbers import of_float
+from tests.shapes import handle
 from tests.vectors.compute import Outcome
 
 _MADE_FOR_LIVE = "2026-11"
@@ -85,13 +86,12 @@ def _differences(name: str, each: Run) -> Iterator[str | None]:
     created_us = None if created is None else _microseconds(created)
     emitter = create(name, parse_all([each.data_type]))
     live = created is not None and created.startswith(_MADE_FOR_LIVE)
-    handle = exchange.mapper([each.data_type], created_us, emitter, live=live)
+    mapper = exchange.mapper([each.data_type], created_us, emitter, live=live)
     for step in each.steps:
-        emitter.begin(step.local_timestamp)
         error = None
         handled = True
         try:
-            handled = handle(bytes(step.raw))
+            handled = handle(emitter, mapper, bytes(step.raw), step.local_timestamp)
         except ValueError as e:
             error = e
         given = emitter.take().data.splitlines()

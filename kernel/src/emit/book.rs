@@ -144,8 +144,9 @@ impl Side {
     #[inline]
     pub fn write_top(&self, depth: usize, out: &mut Vec<u8>) {
         let there = depth.min(self.texts.len());
+        out.reserve(depth * (size_of::<Text>() + 1));
         for text in self.texts[self.texts.len() - there..].iter().rev() {
-            out.extend_from_slice(text.as_bytes());
+            text.write(out);
             out.push(b',');
         }
         for _ in there..depth {

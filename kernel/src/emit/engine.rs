@@ -89,6 +89,9 @@ pub struct Engine {
     snapshot_types: Vec<SnapshotType>,
     allowed: Option<HashSet<Box<[u8]>, Seeded>>,
     names: HashMap<Box<[u8]>, usize, Seeded>,
+    /// Neighbours often have the same symbol.
+    last_name: Vec<u8>,
+    last_symbol: usize,
     pub symbols: Vec<Symbol>,
     /// Symbols that have bars, in the order of their first trades.
     with_bars: Vec<usize>,
@@ -116,6 +119,8 @@ impl Engine {
             snapshot_types,
             allowed: None,
             names: HashMap::default(),
+            last_name: vec![0xff],
+            last_symbol: 0,
             symbols: Vec::new(),
             with_bars: Vec::new(),
             local: Vec::new(),
@@ -132,9 +137,14 @@ impl Engine {
         self.sends & message_type != 0
     }
 
-    /// Tell whether anything is made of trades.
-    pub fn wants_trades(&self) -> bool {
-        self.sends(TRADE) || !self.bar_types.is_empty()
+    pub fn has_bars(&self) -> bool {
+        !self.bar_types.is_empty()
+    }
+
+    /// Tell whether intervals are so long that their ends may be beyond any calendar.
+    pub fn is_extreme(&self) -> bool {
+        let bars = self.bar_types.iter().map(|kind| kind.interval);
+        bars.chain(self.snapshot_types.iter().map(|kind| kind.interval)).any(|interval| interval > 1e14)
     }
 
     /// Which numbers of a change's levels are needed; None if nothing is made of changes.
@@ -148,11 +158,6 @@ impl Engine {
         } else {
             None
         }
-    }
-
-    /// Tell whether times are computed, which may be refused.
-    pub fn is_timed(&self) -> bool {
-        self.snapshot_types.iter().any(|kind| kind.interval != 0.0)
     }
 
     pub fn begin(&mut self, local: &[u8]) {
@@ -193,10 +198,17 @@ impl Engine {
     /// Find a symbol by its UTF-8.
     #[inline]
     pub fn symbol(&mut self, name: &str) -> usize {
-        match self.names.get(name.as_bytes()) {
-            Some(index) => *index,
-            None => self.meet(name),
+        if *self.last_name == *name.as_bytes() {
+            return self.last_symbol;
         }
+        let index = match self.names.get_key_value(name.as_bytes()) {
+            Some((_, index)) => *index,
+            None => self.meet(name),
+        };
+        self.last_name.clear();
+        self.last_name.extend_from_slice(name.as_bytes());
+        self.last_symbol = index;
+        index
     }
 
     fn meet(&mut self, name: &str) -> usize {

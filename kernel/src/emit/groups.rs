@@ -111,7 +111,7 @@ impl Groups {
     fn index(&self, sign: f64, key: f64) -> i128 {
         let scaled = sign * key * self.scale;
         let step = self.grouping * self.scale;
-        let remainder = scaled % step;
+        let remainder = remainder(scaled, step);
         let index = ((scaled - remainder) / step).round_ties_even() as i128;
         match (sign < 0.0, remainder > 0.0) {
             (false, _) => index,
@@ -124,10 +124,21 @@ impl Groups {
     fn price(&self, sign: f64, key: f64) -> f64 {
         let scaled = sign * key * self.scale;
         let step = self.grouping * self.scale;
-        let remainder = scaled % step / self.scale;
+        let remainder = remainder(scaled, step) / self.scale;
         let up = if sign < 0.0 && remainder > 0.0 { step } else { 0.0 };
         (scaled - remainder * self.scale + up) / self.scale
     }
+}
+
+/// As `%`, which takes ten times as long as the remainder of whole numbers.
+#[inline]
+fn remainder(number: f64, step: f64) -> f64 {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if number.abs() < EXACT && step >= 1.0 && step < EXACT && number.fract() == 0.0 && step.fract() == 0.0 {
+        let whole = (number as i64 % step as i64) as f64;
+        return if number.is_sign_negative() && whole == 0.0 { -0.0 } else { whole };
+    }
+    number % step
 }
 
 impl Shown {

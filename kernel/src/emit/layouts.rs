@@ -94,21 +94,26 @@ fn key(layout: &Bound<PyAny>, name: &str) -> PyResult<Option<Key>> {
 pub fn read(json: &[u8], layout: &Layout, needs: Needs, levels: &mut Levels) -> Result<(), Odd> {
     let mut at = Walker::new(json);
     at.blanks();
-    if at.skip(b"null") {
-        at.blanks();
-        return if at.is_at_end() { Ok(()) } else { Err(Odd) };
+    if !at.skip(b"null") {
+        read_at(&mut at, layout, needs, levels)?;
     }
+    at.blanks();
+    if at.is_at_end() { Ok(()) } else { Err(Odd) }
+}
+
+/// Read an array of levels, behind which there may be more.
+pub fn read_at(at: &mut Walker, layout: &Layout, needs: Needs, levels: &mut Levels) -> Result<(), Odd> {
     at.expect(b"[")?;
     at.blanks();
     if !at.skip(b"]") {
         match layout {
-            Layout::Flat => read_flat(&mut at, needs, levels)?,
-            Layout::Pairs => rows(&mut at, |at| read_pair(at, needs, levels))?,
-            Layout::Picked { price, amount } => rows(&mut at, |at| {
+            Layout::Flat => read_flat(at, needs, levels)?,
+            Layout::Pairs => rows(at, |at| read_pair(at, needs, levels))?,
+            Layout::Picked { price, amount } => rows(at, |at| {
                 let [price, amount] = pick(at, [price, amount])?;
                 add(levels, needs, price, amount)
             })?,
-            Layout::Acted { price, amount, action, removed } => rows(&mut at, |at| {
+            Layout::Acted { price, amount, action, removed } => rows(at, |at| {
                 let [price, amount, action] = pick(at, [price, amount, action])?;
                 let amount = if action.is_text(removed.as_deref()) { Token::ZERO } else { amount };
                 add(levels, needs, price, amount)
@@ -116,8 +121,7 @@ pub fn read(json: &[u8], layout: &Layout, needs: Needs, levels: &mut Levels) -> 
             _ => return Err(Odd),
         }
     }
-    at.blanks();
-    if at.is_at_end() { Ok(()) } else { Err(Odd) }
+    Ok(())
 }
 
 /// Read rows that tell their side.

@@ -7,18 +7,21 @@ mod engine;
 mod groups;
 mod layouts;
 mod levels;
+mod shapes;
 mod snapshots;
 mod tables;
 mod text;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PySequence, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PySequence, PySlice, PyString, PyTuple};
 
 use crate::guard::guarded;
 use crate::hashing::Seeded;
+use crate::lines::{Lines, MESSAGE, local_of};
 use crate::times::Printed;
 use arguments::{Odd, raw, utf8, write_integer};
 use bars::{BarType, Kind};
@@ -27,6 +30,8 @@ use engine::{
 };
 use layouts::Layout;
 use levels::{Levels, Needs};
+pub use shapes::Gate;
+use shapes::Shapes;
 use snapshots::SnapshotType;
 pub use tables::Prices;
 use tables::Table;
@@ -55,6 +60,77 @@ const SUMMARY_KEYS: [&[u8]; 16] = [
 type Object<'py> = Bound<'py, PyAny>;
 type Optional<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
+/// What is known of each local timestamp that emitted something.
+struct Marks {
+    stamps: Vec<u8>,
+    marks: Vec<Mark>,
+}
+
+impl Marks {
+    fn stamp(&self, at: usize) -> &[u8] {
+        let start = at.checked_sub(1).map_or(0, |before| self.marks[before].stamp_end as usize);
+        &self.stamps[start..self.marks[at].stamp_end as usize]
+    }
+}
+
+/// What a column has of a mark.
+#[derive(Clone, Copy)]
+enum Aspect {
+    Stamp,
+    End,
+    Count,
+}
+
+/// One aspect of all marks, as a sequence whose items are made when they are asked for.
+#[pyclass(frozen, sequence, module = "tardis_machine_kernel")]
+pub struct Column {
+    marks: Arc<Marks>,
+    aspect: Aspect,
+}
+
+impl Column {
+    fn item<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Object<'py>> {
+        let mark = &self.marks.marks[at];
+        Ok(match self.aspect {
+            Aspect::Stamp => PyString::new(py, utf8(self.marks.stamp(at))?).into_any(),
+            Aspect::End => mark.end.into_pyobject(py)?.into_any(),
+            Aspect::Count => mark.count.into_pyobject(py)?.into_any(),
+        })
+    }
+}
+
+#[pymethods]
+impl Column {
+    fn __len__(&self) -> usize {
+        self.marks.marks.len()
+    }
+
+    fn __eq__<'py>(&self, py: Python<'py>, other: &Object<'py>) -> PyResult<bool> {
+        let items = (0..self.marks.marks.len()).map(|at| self.item(py, at)).collect::<PyResult<Vec<_>>>()?;
+        PyList::new(py, items)?.eq(other)
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, at: &Object<'py>) -> PyResult<Object<'py>> {
+        let length = self.marks.marks.len();
+        if let Ok(slice) = at.cast::<PySlice>() {
+            let indices = slice.indices(length as isize)?;
+            let list = PyList::empty(py);
+            let mut at = indices.start;
+            for _ in 0..indices.slicelength {
+                list.append(self.item(py, at as usize)?)?;
+                at += indices.step;
+            }
+            return Ok(list.into_any());
+        }
+        let at: isize = at.extract()?;
+        let at = if at < 0 { at + length as isize } else { at };
+        if at < 0 || at >= length as isize {
+            return Err(PyIndexError::new_err("no such local timestamp"));
+        }
+        self.item(py, at as usize)
+    }
+}
+
 /// The bytes emitted since the last take, and where each local timestamp's end.
 #[pyclass(frozen, module = "tardis_machine_kernel")]
 pub struct Taken {
@@ -62,34 +138,36 @@ pub struct Taken {
     data: Py<PyBytes>,
     #[pyo3(get)]
     count: u32,
-    stamps: Vec<u8>,
-    marks: Vec<Mark>,
+    marks: Arc<Marks>,
+}
+
+impl Taken {
+    fn column(&self, aspect: Aspect) -> Column {
+        Column { marks: self.marks.clone(), aspect }
+    }
 }
 
 #[pymethods]
 impl Taken {
     #[getter]
-    fn stamps(&self) -> PyResult<Vec<&str>> {
-        let mut start = 0;
-        self.marks
-            .iter()
-            .map(|mark| {
-                let end = mark.stamp_end as usize;
-                let text = &self.stamps[start..end];
-                start = end;
-                utf8(text)
-            })
-            .collect()
+    fn stamps(&self) -> Column {
+        self.column(Aspect::Stamp)
     }
 
     #[getter]
-    fn ends(&self) -> Vec<usize> {
-        self.marks.iter().map(|mark| mark.end).collect()
+    fn ends(&self) -> Column {
+        self.column(Aspect::End)
     }
 
     #[getter]
-    fn counts(&self) -> Vec<u32> {
-        self.marks.iter().map(|mark| mark.count).collect()
+    fn counts(&self) -> Column {
+        self.column(Aspect::Count)
+    }
+
+    /// Whether no local timestamp is earlier than the one before it.
+    #[getter]
+    fn is_ordered(&self) -> bool {
+        (1..self.marks.marks.len()).all(|at| self.marks.stamp(at - 1) <= self.marks.stamp(at))
     }
 }
 
@@ -98,6 +176,7 @@ impl Taken {
 pub struct Emitter {
     engine: Engine,
     odd: Odd,
+    shapes: Shapes,
     layouts: Vec<(Py<PyAny>, Layout)>,
     tables: Vec<(Py<PyAny>, Table)>,
     bids: Levels,
@@ -147,6 +226,7 @@ impl Emitter {
         Ok(Self {
             engine: Engine::new(exchange, sends, bars, snapshots),
             odd: Odd { readers },
+            shapes: Shapes::default(),
             layouts: Vec::new(),
             tables: Vec::new(),
             bids: Levels::default(),
@@ -183,6 +263,7 @@ impl Emitter {
 
     fn forget(&mut self, py: Python) -> PyResult<()> {
         self.engine.forget();
+        self.shapes.forget();
         self.tables.clear();
         self.odd.readers.bind(py).call_method0("forget")?;
         Ok(())
@@ -198,7 +279,8 @@ impl Emitter {
 
     fn take(&mut self, py: Python) -> Taken {
         let Output { data, count, stamps, marks, .. } = self.engine.take();
-        Taken { data: PyBytes::new(py, &data).unbind(), count, stamps, marks }
+        let marks = Arc::new(Marks { stamps, marks });
+        Taken { data: PyBytes::new(py, &data).unbind(), count, marks }
     }
 
     fn order_book_ticker(&mut self, keys: Vec<String>) -> PyResult<()> {
@@ -211,6 +293,53 @@ impl Emitter {
             .ok_or_else(|| PyValueError::new_err(format!("not the keys of a book ticker: {keys:?}")))?;
         self.engine.book_ticker_keys = order;
         Ok(())
+    }
+
+    /// A gate, closed, for a mapper that has to see some lines before others.
+    fn gate(&self) -> Gate {
+        Gate::new()
+    }
+
+    /// Lines tell their channel behind a constant prefix.
+    fn find_prefixed(&mut self, prefix: &[u8]) {
+        self.shapes.prefixed(prefix);
+    }
+
+    /// Lines tell their channel behind a key within their first bytes.
+    fn find_keyed(&mut self, key: &[u8], within: usize) {
+        self.shapes.keyed(key, within);
+    }
+
+    /// Lines of a channel have a shape.
+    #[pyo3(signature = (head, shape, gate=None))]
+    fn describe(&mut self, head: &[u8], shape: &Object, gate: Option<&Bound<Gate>>) -> PyResult<()> {
+        let gate = gate.map(|gate| gate.get().clone());
+        let mut shapes = std::mem::take(&mut self.shapes);
+        let result = shapes.describe(head, shape, gate, |layout| {
+            match self.tables.iter().position(|(known, _)| known.is(layout)) {
+                Some(place) => Ok(place),
+                None => self.add_table(layout),
+            }
+        });
+        self.shapes = shapes;
+        result
+    }
+
+    /// Take lines that have their channel's shape; gives the first that has not, or `end`.
+    fn run(&mut self, py: Python, lines: &Lines, first: usize, end: usize) -> PyResult<usize> {
+        if self.shapes.is_empty() || self.engine.is_extreme() {
+            return Ok(first);
+        }
+        guarded(|| {
+            for at in first..end {
+                let Some(line) = lines.stamped(py, at) else { return Ok(at) };
+                let local = local_of(line);
+                if self.shapes.emit(&local, &line[MESSAGE..], &mut self.engine, &mut self.tables).is_err() {
+                    return Ok(at);
+                }
+            }
+            Ok(end)
+        })
     }
 
     #[pyo3(signature = (symbol, id, price, amount, side, timestamp, /))]
@@ -271,22 +400,21 @@ impl Emitter {
                 None => None,
                 Some(layout) => Some((layout, self.layout(layout)?)),
             };
-            // Levels that nobody needs are still checked, as Python does.
-            let needs = self.engine.needs().unwrap_or(Needs::Text);
+            let needs = self.engine.needs();
             for (levels, object) in [(&mut self.bids, bids), (&mut self.asks, asks)] {
                 let known = layout.as_ref().map_or(&Layout::Pairs, |(_, place)| &self.layouts[*place].1);
-                if let Some(json) = raw(object)? {
+                if let (Some(json), Some(needs)) = (raw(object)?, needs) {
                     if layouts::read(&json, known, needs, levels).is_ok() {
                         continue;
                     }
                     levels.clear();
-                } else if matches!(known, Layout::Pairs) {
-                    read_pairs(object, &self.odd, needs, levels)?;
-                    continue;
                 }
                 let given = layout.as_ref().map(|(layout, _)| *layout);
                 let pairs = self.odd.readers.bind(object.py()).call_method1("pairs", (object, given))?;
-                read_pairs(&pairs, &self.odd, needs, levels)?;
+                // Nobody looks at the numbers of levels that nobody needs.
+                if let Some(needs) = needs {
+                    read_pairs(&pairs, &self.odd, needs, levels)?;
+                }
             }
             let time = self.odd.time(&mut self.engine, timestamp)?;
             Ok(self.engine.change(symbol, is_snapshot, &self.bids, &self.asks, &time)?)
@@ -307,19 +435,21 @@ impl Emitter {
             self.bids.clear();
             self.asks.clear();
             let place = self.layout(layout)?;
-            let needs = self.engine.needs().unwrap_or(Needs::Text);
+            let needs = self.engine.needs();
             let (bids, asks) = (&mut self.bids, &mut self.asks);
             let known = &self.layouts[place].1;
-            let is_read = match raw(rows)? {
-                Some(json) => layouts::split(&json, known, needs, bids, asks).is_ok(),
-                None => false,
+            let is_read = match (raw(rows)?, needs) {
+                (Some(json), Some(needs)) => layouts::split(&json, known, needs, bids, asks).is_ok(),
+                _ => false,
             };
             if !is_read {
                 bids.clear();
                 asks.clear();
                 let sides = self.odd.readers.bind(rows.py()).call_method1("rows", (rows, layout))?;
-                read_pairs(&sides.get_item(0)?, &self.odd, needs, bids)?;
-                read_pairs(&sides.get_item(1)?, &self.odd, needs, asks)?;
+                if let Some(needs) = needs {
+                    read_pairs(&sides.get_item(0)?, &self.odd, needs, bids)?;
+                    read_pairs(&sides.get_item(1)?, &self.odd, needs, asks)?;
+                }
             }
             let time = self.odd.time(&mut self.engine, timestamp)?;
             Ok(self.engine.change(symbol, is_snapshot, &self.bids, &self.asks, &time)?)

@@ -16,7 +16,41 @@ use crate::json::{Odd, Token, Walker};
 use crate::times::Printed;
 
 /// The price of each id, as it is printed.
-type Known = HashMap<Box<[u8]>, Text, Seeded>;
+#[derive(Default)]
+struct Known {
+    /// Those of whole numbers, which ids nearly always are.
+    numbers: HashMap<u64, Text, Seeded>,
+    others: HashMap<Box<[u8]>, Text, Seeded>,
+}
+
+/// An id as Python's dict has it: 1 and 1.0 are one, "1" is another.
+enum Id {
+    Number(u64),
+    Other(Box<[u8]>),
+}
+
+impl Known {
+    fn get(&self, id: &Id) -> Option<&Text> {
+        match id {
+            Id::Number(number) => self.numbers.get(number),
+            Id::Other(text) => self.others.get(text),
+        }
+    }
+
+    fn set(&mut self, id: Id, price: &[u8]) {
+        match id {
+            Id::Number(number) => self.numbers.insert(number, Text::new(price)),
+            Id::Other(text) => self.others.insert(text, Text::new(price)),
+        };
+    }
+
+    fn remove(&mut self, id: &Id) {
+        match id {
+            Id::Number(number) => self.numbers.remove(number),
+            Id::Other(text) => self.others.remove(text),
+        };
+    }
+}
 
 /// What a table remembers; Python reads and writes it as well.
 #[pyclass(frozen, module = "tardis_machine_kernel")]
@@ -32,38 +66,41 @@ impl Prices {
     }
 }
 
-/// As Python's dict has it: 1 and 1.0 are one id, "1" is another.
-fn id_of(id: &Bound<PyAny>) -> PyResult<Box<[u8]>> {
-    if let Ok(text) = id.cast::<PyString>() {
-        return Ok(format!("\"{}", text.to_str()?).into_bytes().into());
-    }
-    if let Ok(number) = id.cast::<PyFloat>() {
-        if number.value().fract() == 0.0 {
-            let whole = number.call_method0("__int__")?;
-            return Ok(whole.str()?.to_str()?.as_bytes().into());
+impl Id {
+    fn of(id: &Bound<PyAny>) -> PyResult<Self> {
+        if let Ok(text) = id.cast::<PyString>() {
+            return Ok(Self::Other(format!("\"{}", text.to_str()?).into_bytes().into()));
         }
+        let whole = match id.cast::<PyFloat>() {
+            Ok(number) if number.value().fract() == 0.0 => number.call_method0("__int__")?,
+            _ => id.clone(),
+        };
+        if let Ok(number) = whole.extract::<u64>() {
+            return Ok(Self::Number(number));
+        }
+        Ok(Self::Other(whole.str()?.to_str()?.as_bytes().into()))
     }
-    Ok(id.str()?.to_str()?.as_bytes().into())
 }
 
 #[pymethods]
 impl Prices {
     fn get<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyString>>> {
+        let id_of = Id::of(id)?;
         let known = self.lock();
-        let Some(price) = known.get(&id_of(id)?) else { return Ok(None) };
+        let Some(price) = known.get(&id_of) else { return Ok(None) };
         Ok(Some(PyString::new(id.py(), utf8(price.as_bytes())?)))
     }
 
     fn pop(&self, id: &Bound<PyAny>, _default: Option<Py<PyAny>>) -> PyResult<()> {
-        let id = id_of(id)?;
+        let id = Id::of(id)?;
         self.lock().remove(&id);
         Ok(())
     }
 
     fn __setitem__(&self, id: &Bound<PyAny>, price: &Bound<PyAny>) -> PyResult<()> {
-        let id = id_of(id)?;
+        let id = Id::of(id)?;
         let text = price.str()?;
-        self.lock().insert(id, Text::new(text.to_str()?.as_bytes()));
+        self.lock().set(id, text.to_str()?.as_bytes());
         Ok(())
     }
 }
@@ -72,49 +109,73 @@ impl Prices {
 pub struct Table {
     names: Names,
     pub prices: Prices,
+    bids: Levels,
+    asks: Levels,
 }
 
-/// The attributes of `emit.levels.Keyed`.
+/// The attributes of `emit.levels.Keyed`; names of keys in quotes and with their colon.
 struct Names {
-    rows: String,
-    action: String,
-    snapshot: String,
-    removal: String,
-    selection: String,
-    symbol: String,
-    id: String,
-    side: String,
-    price: String,
-    amount: String,
-    timestamp: String,
-    bid: String,
+    rows: Box<[u8]>,
+    action: Box<[u8]>,
+    selection: Box<[u8]>,
+    /// Symbol, id, side, amount, price, timestamp.
+    row: [Box<[u8]>; 6],
+    snapshot: Box<[u8]>,
+    removal: Box<[u8]>,
+    bid: Box<[u8]>,
 }
+
+const SYMBOL: usize = 0;
+const ID: usize = 1;
+const SIDE: usize = 2;
+const AMOUNT: usize = 3;
+const PRICE: usize = 4;
+const TIMESTAMP: usize = 5;
 
 /// A row as it stands in a message.
 #[derive(Default, Clone, Copy)]
 struct Row<'a> {
     symbol: Option<&'a [u8]>,
-    id: Option<&'a [u8]>,
+    id: u64,
     is_bid: bool,
     amount: Option<Token<'a>>,
     price: Option<Token<'a>>,
     timestamp: Option<&'a [u8]>,
 }
 
-/// A message whose rows have been read.
+/// A message whose rows have been read; most have one.
 #[derive(Default)]
 struct Message<'a> {
     action: Option<&'a [u8]>,
-    rows: Vec<Row<'a>>,
+    first: Option<Row<'a>>,
+    rest: Vec<Row<'a>>,
     selected: Option<&'a [u8]>,
 }
 
-/// A change of one symbol, ready to be made.
-struct Change<'a> {
-    symbol: &'a [u8],
-    bids: Levels,
-    asks: Levels,
-    time: Printed,
+impl<'a> Message<'a> {
+    fn rows(&self) -> impl Iterator<Item = &Row<'a>> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// A snapshot's rows by their symbol; one without rows may tell its symbol otherwise.
+    fn by_symbol(&self) -> Vec<(Option<&'a [u8]>, Vec<&Row<'a>>)> {
+        let mut places: HashMap<Option<&[u8]>, usize, Seeded> = HashMap::default();
+        let mut groups: Vec<(Option<&[u8]>, Vec<&Row>)> = Vec::new();
+        for row in self.rows() {
+            let place = match groups.last() {
+                Some((symbol, _)) if *symbol == row.symbol => groups.len() - 1,
+                _ => *places.entry(row.symbol).or_insert_with(|| {
+                    groups.push((row.symbol, Vec::new()));
+                    groups.len() - 1
+                }),
+            };
+            groups[place].1.push(row);
+        }
+        if groups.is_empty() && self.selected.is_some() {
+            groups.push((self.selected, Vec::new()));
+        }
+        groups
+    }
 }
 
 /// A millisecond's text: what is longer is cut by Python.
@@ -123,148 +184,69 @@ const MAX_ID_LENGTH: usize = 18;
 
 impl Table {
     pub fn of(layout: &Bound<PyAny>) -> PyResult<Self> {
-        let name = |name: &str| layout.getattr(name)?.extract::<String>();
-        let names = Names {
-            rows: name("rows")?,
-            action: name("action")?,
-            snapshot: name("snapshot")?,
-            removal: name("removal")?,
-            selection: name("selection")?,
-            symbol: name("symbol")?,
-            id: name("id")?,
-            side: name("side")?,
-            price: name("price")?,
-            amount: name("amount")?,
-            timestamp: name("timestamp")?,
-            bid: name("bid")?,
+        let text = |name: &str| -> PyResult<Box<[u8]>> {
+            Ok(layout.getattr(name)?.extract::<String>()?.into_bytes().into())
         };
-        Ok(Self { names, prices: Prices::default() })
+        let key = |name: &str| -> PyResult<Box<[u8]>> {
+            Ok(format!("\"{}\":", layout.getattr(name)?.extract::<String>()?).into_bytes().into())
+        };
+        let names = Names {
+            rows: key("rows")?,
+            action: key("action")?,
+            selection: key("selection")?,
+            row: [key("symbol")?, key("id")?, key("side")?, key("amount")?, key("price")?, key("timestamp")?],
+            snapshot: text("snapshot")?,
+            removal: text("removal")?,
+            bid: text("bid")?,
+        };
+        Ok(Self { names, prices: Prices::default(), bids: Levels::default(), asks: Levels::default() })
     }
 
     /// Make the change that a message tells; if it is odd, nothing has changed.
-    pub fn change(&self, json: &[u8], engine: &mut Engine) -> Result<(), Odd> {
+    pub fn change(&mut self, json: &[u8], engine: &mut Engine) -> Result<(), Odd> {
         let message = self.read(json)?;
-        let is_snapshot = message.action == Some(self.names.snapshot.as_bytes());
-        let mut known = self.prices.lock();
-        let changes = if is_snapshot {
-            self.snapshot(&message, &known, engine)?
+        let Self { names, prices, bids, asks } = self;
+        let mut known = prices.lock();
+        let first = message.first.as_ref();
+        if message.action == Some(&names.snapshot) {
+            let groups = message.by_symbol();
+            // None may fail after another was made: with several symbols all are tried before.
+            if groups.len() > 1 {
+                if engine.is_extreme() {
+                    return Err(Odd);
+                }
+                for (symbol, rows) in &groups {
+                    symbol.ok_or(Odd)?;
+                    gather(rows.iter().copied(), &known, engine, bids, asks)?;
+                }
+            }
+            for (symbol, rows) in groups {
+                let time = gather(rows.into_iter(), &known, engine, bids, asks)?;
+                emit(symbol, true, bids, asks, &time, engine)?;
+            }
         } else {
-            let first = message.rows.first().ok_or(Odd)?;
-            let change = self.gather(first.symbol, message.rows.iter(), &known, engine)?;
-            let is_empty = change.bids.items.is_empty() && change.asks.items.is_empty();
-            if is_empty { Vec::new() } else { vec![change] }
-        };
-        let [first, rest @ ..] = &changes[..] else {
-            self.learn(&message, &mut known);
-            return Ok(());
-        };
-        // What may be refused is tried before anything has changed; only times far away are.
-        if !rest.is_empty() && engine.is_timed() {
-            return Err(Odd);
-        }
-        for change in std::iter::once(first).chain(rest) {
-            let name = std::str::from_utf8(change.symbol).map_err(|_| Odd)?;
-            let symbol = engine.symbol(name);
-            if engine.symbols[symbol].allowed {
-                engine
-                    .change(symbol, is_snapshot, &change.bids, &change.asks, &change.time)
-                    .map_err(|_| Odd)?;
+            let symbol = first.ok_or(Odd)?.symbol;
+            let time = gather(message.rows(), &known, engine, bids, asks)?;
+            if !(bids.items.is_empty() && asks.items.is_empty()) {
+                emit(symbol, false, bids, asks, &time, engine)?;
             }
         }
-        self.learn(&message, &mut known);
-        Ok(())
-    }
-
-    fn learn(&self, message: &Message, known: &mut Known) {
-        let removes = message.action == Some(self.names.removal.as_bytes());
-        for row in &message.rows {
-            let Some(id) = row.id else { continue };
+        let removes = message.action == Some(&names.removal);
+        for row in message.rows() {
             if removes {
-                known.remove(id);
+                known.numbers.remove(&row.id);
             } else if let Some(price) = row.price {
-                let text = Text::new(price.text());
-                match known.get_mut(id) {
-                    Some(known) => *known = text,
+                let price = price.text();
+                match known.numbers.get_mut(&row.id) {
+                    Some(known) if known.as_bytes() == price => {}
+                    Some(known) => *known = Text::new(price),
                     None => {
-                        known.insert(id.into(), text);
+                        known.numbers.insert(row.id, Text::new(price));
                     }
                 }
             }
         }
-    }
-
-    /// A snapshot may have several symbols, or no rows at all.
-    fn snapshot<'a>(
-        &self,
-        message: &Message<'a>,
-        known: &Known,
-        engine: &mut Engine,
-    ) -> Result<Vec<Change<'a>>, Odd> {
-        let mut symbols: Vec<Option<&[u8]>> = Vec::new();
-        for row in &message.rows {
-            if symbols.last() != Some(&row.symbol) && !symbols.contains(&row.symbol) {
-                symbols.push(row.symbol);
-            }
-        }
-        if symbols.is_empty() && message.selected.is_some() {
-            symbols.push(message.selected);
-        }
-        let mut changes = Vec::new();
-        for symbol in symbols {
-            let rows = message.rows.iter().filter(|row| row.symbol == symbol);
-            changes.push(self.gather(symbol, rows, known, engine)?);
-        }
-        Ok(changes)
-    }
-
-    /// Part rows into bids and asks, with the latest of their times.
-    fn gather<'a, 'b>(
-        &self,
-        symbol: Option<&'a [u8]>,
-        rows: impl Iterator<Item = &'b Row<'a>>,
-        known: &Known,
-        engine: &mut Engine,
-    ) -> Result<Change<'a>, Odd>
-    where
-        'a: 'b,
-    {
-        let symbol = symbol.ok_or(Odd)?;
-        let needs = engine.needs();
-        let (mut bids, mut asks) = (Levels::default(), Levels::default());
-        let mut latest: Option<&[u8]> = None;
-        let (mut with_price, mut without) = (false, false);
-        for row in rows {
-            latest = latest.max(row.timestamp);
-            let price = match row.price {
-                Some(price) => {
-                    with_price = true;
-                    price
-                }
-                None => {
-                    without = true;
-                    match known.get(row.id.ok_or(Odd)?) {
-                        Some(price) => Token::of_number(price.as_bytes())?,
-                        None => continue,
-                    }
-                }
-            };
-            let amount = row.amount.unwrap_or(Token::ZERO);
-            let levels = if row.is_bid { &mut bids } else { &mut asks };
-            let needs = needs.ok_or(Odd)?;
-            layouts::add(levels, needs, price, amount)?;
-        }
-        // Prices of a message count for its later rows: Python sees to that.
-        if with_price && without {
-            return Err(Odd);
-        }
-        let time = match latest {
-            Some(text) => {
-                let time = engine.times.read(text).ok_or(Odd)?;
-                Printed::of_text(text, &time)
-            }
-            None => engine.local_time().map_err(|_| Odd)?,
-        };
-        Ok(Change { symbol, bids, asks, time })
+        Ok(())
     }
 
     fn read<'a>(&self, json: &'a [u8]) -> Result<Message<'a>, Odd> {
@@ -274,10 +256,10 @@ impl Table {
         let mut at = Walker::new(json);
         at.blanks();
         at.object(|at, name| {
-            if name == names.action.as_bytes() {
+            if is(&names.action, name) {
                 seen = once(seen, 1)?;
                 message.action = Some(at.string()?);
-            } else if name == names.rows.as_bytes() {
+            } else if is(&names.rows, name) {
                 seen = once(seen, 2)?;
                 at.expect(b"[")?;
                 at.blanks();
@@ -286,17 +268,22 @@ impl Table {
                 }
                 loop {
                     at.blanks();
-                    message.rows.push(self.read_row(at)?);
+                    let row = self.read_row(at)?;
+                    if message.first.is_none() {
+                        message.first = Some(row);
+                    } else {
+                        message.rest.push(row);
+                    }
                     at.blanks();
                     if !at.skip(b",") {
                         return at.expect(b"]");
                     }
                 }
-            } else if name == names.selection.as_bytes() {
+            } else if is(&names.selection, name) {
                 seen = once(seen, 4)?;
                 let mut seen = 0;
                 at.object(|at, name| {
-                    if name != names.symbol.as_bytes() {
+                    if !is(&names.row[SYMBOL], name) {
                         return at.value();
                     }
                     seen = once(seen, 1)?;
@@ -317,45 +304,123 @@ impl Table {
         let names = &self.names;
         let mut row = Row::default();
         let mut seen = 0;
-        at.object(|at, name| {
-            if name == names.symbol.as_bytes() {
-                seen = once(seen, 1)?;
-                row.symbol = Some(at.string()?);
-            } else if name == names.id.as_bytes() {
-                seen = once(seen, 2)?;
-                match at.token()? {
-                    Token::Number(text, form) if form.is_short_whole(MAX_ID_LENGTH) => row.id = Some(text),
-                    _ => return Err(Odd),
+        // Keys come in the same order in nearly all messages: the next one is tried first.
+        let mut next = 0;
+        at.expect(b"{")?;
+        loop {
+            at.blanks();
+            let field = match names.row.get(next) {
+                Some(name) if at.skip(name) => Some(next),
+                _ => {
+                    let name = at.key()?;
+                    names.row.iter().position(|known| is(known, name))
                 }
-            } else if name == names.side.as_bytes() {
-                seen = once(seen, 4)?;
-                row.is_bid = at.string()? == names.bid.as_bytes();
-            } else if name == names.amount.as_bytes() {
-                seen = once(seen, 8)?;
-                row.amount = match at.token()? {
-                    number @ Token::Number(..) => Some(number),
-                    _ => return Err(Odd),
-                };
-            } else if name == names.price.as_bytes() {
-                seen = once(seen, 16)?;
-                row.price = match at.token()? {
-                    number @ Token::Number(..) => Some(number),
-                    _ => return Err(Odd),
-                };
-            } else if name == names.timestamp.as_bytes() {
-                seen = once(seen, 32)?;
-                let text = at.string()?;
-                if text.len() != TIME_LENGTH {
-                    return Err(Odd);
-                }
-                row.timestamp = Some(text);
-            } else {
-                at.value()?;
+            };
+            at.blanks();
+            if let Some(field) = field {
+                next = field + 1;
+                seen = once(seen, 1 << field)?;
             }
-            Ok(())
-        })?;
-        if row.id.is_none() { Err(Odd) } else { Ok(row) }
+            match field {
+                Some(SYMBOL) => row.symbol = Some(at.string()?),
+                Some(ID) => match at.token()? {
+                    Token::Number(text, form) if form.is_short_whole(MAX_ID_LENGTH) => {
+                        row.id = text.iter().fold(0, |id, digit| id * 10 + u64::from(digit - b'0'));
+                    }
+                    _ => return Err(Odd),
+                },
+                Some(SIDE) => row.is_bid = at.string()? == &*names.bid,
+                Some(AMOUNT) => row.amount = Some(number(at)?),
+                Some(PRICE) => row.price = Some(number(at)?),
+                Some(TIMESTAMP) => {
+                    let text = at.string()?;
+                    if text.len() != TIME_LENGTH {
+                        return Err(Odd);
+                    }
+                    row.timestamp = Some(text);
+                }
+                _ => at.value()?,
+            }
+            at.blanks();
+            if !at.skip(b",") {
+                at.expect(b"}")?;
+                return if seen & 1 << ID == 0 { Err(Odd) } else { Ok(row) };
+            }
+        }
     }
+}
+
+/// Part rows into bids and asks, with the latest of their times.
+fn gather<'a, 'b: 'a>(
+    rows: impl Iterator<Item = &'a Row<'b>>,
+    known: &Known,
+    engine: &mut Engine,
+    bids: &mut Levels,
+    asks: &mut Levels,
+) -> Result<Printed, Odd> {
+    let needs = engine.needs().ok_or(Odd)?;
+    bids.clear();
+    asks.clear();
+    let mut latest: Option<&[u8]> = None;
+    let (mut with_price, mut without) = (false, false);
+    for row in rows {
+        latest = latest.max(row.timestamp);
+        let price = match row.price {
+            Some(price) => {
+                with_price = true;
+                price
+            }
+            None => {
+                without = true;
+                match known.numbers.get(&row.id) {
+                    Some(price) => Token::of_number(price.as_bytes())?,
+                    None => continue,
+                }
+            }
+        };
+        let levels = if row.is_bid { &mut *bids } else { &mut *asks };
+        layouts::add(levels, needs, price, row.amount.unwrap_or(Token::ZERO))?;
+    }
+    // Prices of a message count for its later rows: Python sees to that.
+    if with_price && without {
+        return Err(Odd);
+    }
+    match latest {
+        Some(text) => {
+            let time = engine.times.read(text).ok_or(Odd)?;
+            Ok(Printed::of_text(text, &time))
+        }
+        None => engine.local_time().map_err(|_| Odd),
+    }
+}
+
+fn emit(
+    symbol: Option<&[u8]>,
+    is_snapshot: bool,
+    bids: &Levels,
+    asks: &Levels,
+    time: &Printed,
+    engine: &mut Engine,
+) -> Result<(), Odd> {
+    let name = std::str::from_utf8(symbol.ok_or(Odd)?).map_err(|_| Odd)?;
+    let symbol = engine.symbol(name);
+    if engine.symbols[symbol].allowed {
+        engine.change(symbol, is_snapshot, bids, asks, time).map_err(|_| Odd)?;
+    }
+    Ok(())
+}
+
+fn number<'a>(at: &mut Walker<'a>) -> Result<Token<'a>, Odd> {
+    match at.token()? {
+        number @ Token::Number(..) => Ok(number),
+        _ => Err(Odd),
+    }
+}
+
+/// Tell whether a key with its quotes and colon is this name.
+#[inline]
+fn is(key: &[u8], name: &[u8]) -> bool {
+    key.len() == name.len() + 3 && key[1..=name.len()] == *name
 }
 
 /// Of a name that comes twice the last counts: Python sees to that.

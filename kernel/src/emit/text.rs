@@ -22,6 +22,19 @@ impl Text {
         }
     }
 
+    /// Append it. A copy of a fixed length, cut short, is faster than one of the right length.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Short { length, bytes } => {
+                let end = out.len() + usize::from(*length);
+                out.extend_from_slice(bytes);
+                out.truncate(end);
+            }
+            Self::Long(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match self {

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from tardis_machine.emit.levels import PAIRS, Keyed, Layout, Levels, RowLayout
+from tardis_machine.emit.shapes import AnyShape, Gate
 from tardis_machine.numbers import Number
 from tardis_machine.times import Time
 
@@ -45,6 +46,11 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     ends: Sequence[int] = ()
     counts: Sequence[int] = ()
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether no local timestamp is earlier than the one before it."""
+        return self.stamps == sorted(self.stamps)
+
 
 class Emitter(Protocol):
     """Writes the messages of one stream of one exchange exactly as clients expect them."""
@@ -72,6 +78,24 @@ class Emitter(Protocol):
         """End the time bars in progress, for a stream after which no trade can complete them."""
 
     def take(self) -> Taken: ...
+
+    def gate(self) -> Gate:
+        """Make a gate, closed, for a channel of a mapper with a memory."""
+
+    def find_prefixed(self, prefix: bytes, /) -> None:
+        """Tell that lines are known by what ends with the first quote behind this prefix."""
+
+    def find_keyed(self, key: bytes, within: int, /) -> None:
+        """Tell that lines are known by what ends with the first quote behind this key.
+
+        The key stands within so many bytes, and is not part of the head.
+        """
+
+    def describe(self, head: bytes, shape: AnyShape, gate: Gate | None = None, /) -> None:
+        """Tell that lines known by this head may have this shape, until `forget`.
+
+        An implementation may take such lines by itself; what it makes of them is the same.
+        """
 
     def order_book_ticker(self, keys: BookTickerKeys) -> None:
         """Tell the order in which book tickers print their keys, until `forget`."""

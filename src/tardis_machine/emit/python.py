@@ -28,6 +28,7 @@ from tardis_machine.emit.levels import (
     table_decoder,
 )
 from tardis_machine.emit.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Side, Taken
+from tardis_machine.emit.shapes import AnyShape, ClosedGate, Gate
 from tardis_machine.emit.snapshots import Snapshots
 from tardis_machine.numbers import Number, canonical
 from tardis_machine.times import (
@@ -232,6 +233,18 @@ class PythonEmitter:
         if sorted(keys) != sorted(COMMON_ORDER):
             raise ValueError(f"not the keys of a book ticker: {keys}")
         self._book_ticker_keys = keys
+
+    def gate(self) -> Gate:
+        return ClosedGate()
+
+    def find_prefixed(self, prefix: bytes, /) -> None:
+        """Mappers see every line."""
+
+    def find_keyed(self, key: bytes, within: int, /) -> None:
+        """As above."""
+
+    def describe(self, head: bytes, shape: AnyShape, gate: Gate | None = None, /) -> None:
+        """As above."""
 
     def take(self) -> Taken:
         parts = self._parts

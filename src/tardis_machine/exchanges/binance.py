@@ -7,6 +7,26 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit import PAIRS
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    LastId,
+    Milliseconds,
+    NumberId,
+    Object,
+    Price,
+    Shape,
+    Symbol,
+    TakerSide,
+    Unless,
+    Whole,
+)
 from tardis_machine.exchanges.dialect import (
     Budget,
     Dialect,
@@ -25,7 +45,7 @@ from tardis_machine.exchanges.dialect import (
     null,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, prefixed
+from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import Sent, optional, required, text, time
@@ -75,7 +95,26 @@ def trades(making: Making) -> Route:
         )
         return True
 
-    return lambda stream: trade if stream.endswith("@trade") else None
+    shaped = Shaped(trade, _TRADE)
+    return lambda stream: shaped if stream.endswith("@trade") else None
+
+
+_TRADE: Final = Shape(
+    emits="trade",
+    fields={
+        "data": Object(
+            {
+                "s": Symbol(),
+                "t": NumberId(),
+                "p": Price(text=True),
+                "q": Amount(text=True),
+                "T": Milliseconds(),
+                "m": TakerSide(buy=False, sell=True),
+                "X": Unless(tuple(_OFF_BOOK)),
+            }
+        )
+    },
+)
 
 
 class DepthUpdate(Struct, gc=False):
@@ -103,6 +142,22 @@ class _SnapshotMessage(Struct, gc=False):
     data: _Snapshot
 
 
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "data": Object(
+            {
+                "E": Milliseconds(),
+                "s": Symbol(),
+                "U": Whole(),
+                "u": LastId(),
+                "pu": Whole(),
+                "b": Bids(PAIRS),
+                "a": Asks(PAIRS),
+            }
+        )
+    },
+)
 _decode_update: Final = Decoder(_UpdateMessage).decode
 _decode_snapshot: Final = Decoder(_SnapshotMessage).decode
 
@@ -173,7 +228,7 @@ def book_changes(book_type: type[Book]) -> Callable[[Making], Route]:
     def make(making: Making) -> Route:
         books: dict[str, Book] = {}
 
-        def route(stream: str) -> Handler | None:
+        def route(stream: str) -> Handler | Shaped | None:
             name, _, channel = stream.partition("@")
             if not channel.startswith("depth"):
                 return None
@@ -181,7 +236,9 @@ def book_changes(book_type: type[Book]) -> Callable[[Making], Route]:
             book = books.get(symbol)
             if book is None:
                 book = books[symbol] = book_type(symbol, making)
-            return book.snapshot if channel == "depthSnapshot" else book.update
+            if channel == "depthSnapshot":
+                return book.snapshot
+            return Shaped(book.update, _UPDATE, book.gate)
 
         return route
 
@@ -329,6 +386,23 @@ class _BookTickerMessage(Struct, gc=False):
     data: _BookTicker
 
 
+_BOOK_TICKER: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "data": Object(
+            {
+                "s": Symbol(),
+                "b": BidPrice(text=True),
+                "B": BidAmount(text=True),
+                "a": AskPrice(text=True),
+                "A": AskAmount(text=True),
+                "E": Milliseconds(optional=True),
+            }
+        )
+    },
+)
+
+
 def book_tickers(read: Callable[[Sent], str | Number | None]) -> Callable[[Making], Route]:
     """Make the mapper of best bids and asks; `read` says what an empty one becomes."""
 
@@ -349,7 +423,8 @@ def book_tickers(read: Callable[[Sent], str | Number | None]) -> Callable[[Makin
             )
             return True
 
-        return lambda stream: book_ticker if stream.endswith("@bookTicker") else None
+        shaped = Shaped(book_ticker, _BOOK_TICKER)
+        return lambda stream: shaped if stream.endswith("@bookTicker") else None
 
     return make
 

@@ -7,6 +7,22 @@ from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Keyed, Side
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    BidAmount,
+    BidPrice,
+    Is,
+    Iso,
+    Price,
+    Rows,
+    Shape,
+    Symbol,
+    TableShape,
+    TakerSide,
+    TextId,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -18,7 +34,7 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Route, named, prefixed
+from tardis_machine.exchanges.dispatch import Route, Shaped, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import nonzero
@@ -71,6 +87,24 @@ class _Trade(Struct, gc=False):
     side: str | UnsetType | None = UNSET
 
 
+_TRADES: Final = Shape(
+    emits="trade",
+    fields={
+        "action": Is(("insert",)),
+        "data": Rows(
+            {
+                "timestamp": Iso(),
+                "symbol": Symbol(),
+                "side": TakerSide("Buy", "Sell"),
+                "size": Amount(),
+                "price": Price(),
+                "trdMatchID": TextId(optional=True),
+            }
+        ),
+    },
+)
+
+
 def _trades(making: Making) -> Route:
     inserts = _inserts(_Trade)
     emit = making.emitter.trade
@@ -91,7 +125,7 @@ def _trades(making: Making) -> Route:
             )
         return True
 
-    return named({"trade": trades})
+    return named({"trade": Shaped(trades, _TRADES)})
 
 
 _BOOK: Final = Keyed(
@@ -117,7 +151,7 @@ def _book_changes(making: Making) -> Route:
         emit(line, _BOOK)
         return True
 
-    return named({"orderBookL2": book_changes})
+    return named({"orderBookL2": Shaped(book_changes, TableShape(_BOOK))})
 
 
 class _Instrument(Struct, gc=False):
@@ -205,6 +239,24 @@ class _Quote(Struct, gc=False):
     ask_amount: Number | None = field(name="askSize", default=None)
 
 
+_QUOTES: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "action": Is(("insert",)),
+        "data": Rows(
+            {
+                "timestamp": Iso(),
+                "symbol": Symbol(),
+                "bidSize": BidAmount(nonzero=True),
+                "bidPrice": BidPrice(nonzero=True),
+                "askPrice": AskPrice(nonzero=True),
+                "askSize": AskAmount(nonzero=True),
+            }
+        ),
+    },
+)
+
+
 def _book_tickers(making: Making) -> Route:
     inserts = _inserts(_Quote)
     emit = making.emitter.book_ticker
@@ -224,7 +276,7 @@ def _book_tickers(making: Making) -> Route:
             )
         return True
 
-    return named({"quote": book_tickers})
+    return named({"quote": Shaped(book_tickers, _QUOTES)})
 
 
 def _topics(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:

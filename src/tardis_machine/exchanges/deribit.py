@@ -7,6 +7,21 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Positions, Side
+from tardis_machine.emit.shapes import (
+    Amount,
+    Asks,
+    Bids,
+    Milliseconds,
+    Nonzero,
+    Object,
+    Price,
+    Rows,
+    Shape,
+    Symbol,
+    TakerSide,
+    TextId,
+    Unless,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -19,7 +34,7 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import nonzero
@@ -51,6 +66,28 @@ class _Trades(Struct, gc=False):
 _decode_trades: Final = Decoder(_Trades).decode
 
 
+_TRADES: Final = Shape(
+    emits="trade",
+    fields={
+        "params": Object(
+            {
+                "data": Rows(
+                    {
+                        "trade_id": TextId(optional=True),
+                        "timestamp": Milliseconds(),
+                        "price": Price(),
+                        "instrument_name": Symbol(upper=True),
+                        "direction": TakerSide("buy", "sell"),
+                        "amount": Amount(),
+                        "liquidation": Unless(()),
+                    }
+                )
+            }
+        )
+    },
+)
+
+
 def _trades(making: Making) -> Route:
     emit = making.emitter.trade
 
@@ -59,7 +96,7 @@ def _trades(making: Making) -> Route:
             emit(row.symbol.upper(), row.id, row.price, row.amount, row.side, int(row.timestamp))
         return True
 
-    return named({"trades": Part(_decode_trades, trades)}, ".")
+    return named({"trades": Shaped(Part(_decode_trades, trades), _TRADES)}, ".")
 
 
 def _liquidations(making: Making) -> Route:
@@ -99,6 +136,27 @@ class _BookMessage(Struct, gc=False):
     params: _BookParams
 
 
+_CHANGES: Final = Shape(
+    emits="book_change",
+    fields={
+        "params": Object(
+            {
+                "data": Object(
+                    {
+                        "type": Unless(("snapshot",)),
+                        "timestamp": Milliseconds(),
+                        "prev_change_id": Nonzero(),
+                        "instrument_name": Symbol(upper=True),
+                        "bids": Bids(_LEVELS),
+                        "asks": Asks(_LEVELS),
+                    }
+                )
+            }
+        )
+    },
+)
+
+
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_BookMessage).decode
     emit = making.emitter.book_change
@@ -115,7 +173,7 @@ def _book_changes(making: Making) -> Route:
         )
         return True
 
-    return named({"book": book_changes}, ".")
+    return named({"book": Shaped(book_changes, _CHANGES)}, ".")
 
 
 class _Greeks(Struct, gc=False):

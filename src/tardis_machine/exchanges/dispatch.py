@@ -12,10 +12,12 @@ then on a line costs a search for a few bytes and a look into a dict before it i
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from tardis_machine.emit import Emitter
+from tardis_machine.emit.shapes import AnyShape, Gate
 from tardis_machine.exchanges.errors import MapperError
 
 T = TypeVar("T")
@@ -34,14 +36,32 @@ class Part(NamedTuple, Generic[T]):
     map: Callable[[T], bool]
 
 
-Route = Callable[[str], Handler | Part[Any] | None]
+class Shaped(NamedTuple):
+    """What a type makes of a channel, and the shape of the messages that it mostly has.
+
+    The emitter may take messages of that shape by itself, past the gate if there is one.
+    """
+
+    part: Handler | Part[Any]
+    shape: AnyShape
+    gate: Gate | None = None
+
+
+Route = Callable[[str], Handler | Part[Any] | Shaped | None]
 """Tells by a channel's name what a type makes of it; None: nothing."""
 
-Parts = Callable[[str], Sequence[Handler | Part[Any]]]
+Parts = Callable[[str], Sequence[Handler | Part[Any] | Shaped]]
 """Tells by a channel's name what all types make of it, in the order they were asked for."""
 
-Dispatch = Callable[[Parts], Handler]
-"""Makes the function that takes every line of an exchange."""
+
+class Dispatch(Protocol):
+    """Makes the function that takes every line of an exchange.
+
+    The emitter, if it is given, is told which lines have a described shape.
+    """
+
+    def __call__(self, parts: Parts, emitter: Emitter | None = None, /) -> Handler: ...
+
 
 _MAX_HEADS: Final = 100_000
 _WINDOW: Final = 256
@@ -50,7 +70,7 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def named(parts: Mapping[str, Handler | Part[Any]], separator: str = "") -> Route:
+def named(parts: Mapping[str, Handler | Part[Any] | Shaped], separator: str = "") -> Route:
     """Route by a channel's name, or by what comes before the first separator in it."""
     if not separator:
         return parts.get
@@ -66,10 +86,11 @@ def _ignore(_: bytes) -> bool:
     return False
 
 
-def _handler(parts: Sequence[Handler | Part[Any]]) -> Handler:
+def _handler(found: Sequence[Handler | Part[Any] | Shaped]) -> Handler:
     """Make one function of what several types make of a channel."""
-    if not parts:
+    if not found:
         return _ignore
+    parts = _unshaped(found)
     if len(parts) == 1:
         (part,) = parts
         return _alone(part) if isinstance(part, Part) else part
@@ -83,6 +104,12 @@ def _handler(parts: Sequence[Handler | Part[Any]]) -> Handler:
         return handled
 
     return handle
+
+
+def _unshaped(
+    found: Sequence[Handler | Part[Any] | Shaped],
+) -> Sequence[Handler | Part[Any]]:
+    return [each.part if isinstance(each, Shaped) else each for each in found]
 
 
 def _alone(part: Part[Any]) -> Handler:
@@ -102,15 +129,19 @@ def _shared(
 class _Heads(dict[bytes, Handler]):
     """Handlers by the bytes that told them; bounded, since a broken feed may make up channels."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_emitter", "_parts")
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, emitter: Emitter | None = None) -> None:
         self._parts = parts
+        self._emitter = emitter
 
     def learn(self, head: bytes, name: str) -> Handler:
         if len(self) >= _MAX_HEADS:
             self.clear()
-        handler = self[head] = _handler(self._parts(name))
+        parts = self._parts(name)
+        if self._emitter is not None and len(parts) == 1 and isinstance(parts[0], Shaped):
+            self._emitter.describe(head, parts[0].shape, parts[0].gate)
+        handler = self[head] = _handler(parts)
         return handler
 
     def by_name(self, name: str | None, line: bytes) -> bool:
@@ -125,8 +156,10 @@ def prefixed(prefix: bytes, *path: str) -> Dispatch:
     """Find the name behind a constant prefix; other lines are searched for the key at `path`."""
     length = len(prefix)
 
-    def dispatch(parts: Parts) -> Handler:
-        heads = _Heads(parts)
+    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
+        heads = _Heads(parts, emitter)
+        if emitter is not None:
+            emitter.find_prefixed(prefix)
         handler_of = heads.get
 
         def learn(line: bytes) -> bool:
@@ -155,8 +188,10 @@ def keyed(*path: str, within: int = _WINDOW) -> Dispatch:
     key = b'"%b":"' % path[-1].encode()
     length = len(key)
 
-    def dispatch(parts: Parts) -> Handler:
-        heads = _Heads(parts)
+    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
+        heads = _Heads(parts, emitter)
+        if emitter is not None:
+            emitter.find_keyed(key, within)
         handler_of = heads.get
 
         def learn(line: bytes) -> bool:
@@ -187,7 +222,7 @@ def arrays(
     """
     ending = re.compile(rb'(?:,\s*"(?:[^"\\]|\\.)*"){%d}\s*\]\s*$' % names)
 
-    def dispatch(parts: Parts) -> Handler:
+    def dispatch(parts: Parts, _: Emitter | None = None) -> Handler:
         heads = _Heads(parts)
         handler_of = heads.get
         numbers = _Heads(parts)
@@ -229,14 +264,14 @@ def arrays(
 def decoded(decode: Callable[[bytes], T], name_of: Callable[[T], str | None]) -> Dispatch:
     """Decode each line first, since only the message tells; types give Parts of this decoder."""
 
-    def dispatch(parts: Parts) -> Handler:
+    def dispatch(parts: Parts, _: Emitter | None = None) -> Handler:
         maps: dict[str, list[Callable[[T], bool]]] = {}
 
         def learn(name: str) -> list[Callable[[T], bool]]:
             found = parts(name)
             if len(maps) >= _MAX_HEADS:
                 maps.clear()
-            its_maps = maps[name] = _shared(found)[1] if found else []
+            its_maps = maps[name] = _shared(_unshaped(found))[1] if found else []
             return its_maps
 
         def handle(line: bytes) -> bool:

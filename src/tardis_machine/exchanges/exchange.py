@@ -138,9 +138,10 @@ class Exchange:
             else:
                 era = self._touched(each, created, created)[0]
             routes.setdefault(era.dispatch or self.dispatch, []).append(era.make(making))
+        if len(routes) == 1:
+            ((dispatch, its),) = routes.items()
+            return dispatch(parts_of(its), emitter)
         handlers = [dispatch(parts_of(its)) for dispatch, its in routes.items()]
-        if len(handlers) == 1:
-            return handlers[0]
         return lambda line: any(handle(line) for handle in handlers)
 
     def _eras(self, data_type: str) -> tuple[Era, ...]:

@@ -76,6 +76,7 @@ class JoinedBook(Generic[U]):
         "_oldest",
         "_snapshot_id",
         "_symbol",
+        "gate",
     )
 
     def __init__(self, symbol: str, channel: str, making: Making) -> None:
@@ -88,6 +89,8 @@ class JoinedBook(Generic[U]):
         self._joined = False
         self._last_id: Number | UnsetType | None = None
         self._kept: deque[U] = deque(maxlen=self.kept)
+        # Updates that need no look at what came before may pass it, once the book is joined.
+        self.gate = making.emitter.gate()
 
     @property
     def has_snapshot(self) -> bool:
@@ -118,12 +121,14 @@ class JoinedBook(Generic[U]):
             try:
                 self._check(update, snapshot_id, self._last_id if self._joined else None)
             except BookGapError:
+                self.gate.close()
                 self._snapshot_id = None
                 self._joined = False
                 self._kept.append(update)
                 raise
             self._joined = True
             self._last_id = last_id
+            self._open_gate()
         if self.advances:
             self._oldest = self._oldest_after(last_id)
         return True
@@ -149,6 +154,11 @@ class JoinedBook(Generic[U]):
         self._joined = bool(newer)
         self._last_id = newer[-1].last_id if newer else None
         self._kept.clear()
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        if self._joined and not self._checks_ids and not self.advances:
+            self.gate.open(self._oldest)
 
     def _oldest_after(self, last_id: Number | UnsetType | None) -> Number:
         if last_id is UNSET or last_id is None:

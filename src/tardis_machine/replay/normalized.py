@@ -10,7 +10,7 @@ from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.history import History
 from tardis_machine.merge import Batch, Merge
 from tardis_machine.messages import Message, decode_lines
-from tardis_machine.normalize import Malformed, Normalizer
+from tardis_machine.normalize import Malformed, Normalizer, normalizer_type
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay.base import Replay
 from tardis_machine.waiting import settled
@@ -60,7 +60,7 @@ class NormalizedReplay(Replay):
         )
         fetched = sources((*data_types, *parse_all(self._fetched_types)))
         filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
-        return Normalizer(
+        return normalizer_type()(
             exchange,
             self._read(exchange.name, filters, option.from_, option.to, readers=len(options)),
             data_types=data_types,

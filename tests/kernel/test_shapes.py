@@ -1,0 +1,173 @@
+"""Described channels both ways: lines that the kernel takes, and the same lines through mappers."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import cache
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tardis_machine import exchanges
+from tardis_machine.emit import Emitter, create, parse_all
+from tardis_machine.lines import MESSAGE
+from tardis_machine.normalize import Normalizer, ShapedNormalizer
+from tests import shapes
+from tests.exchanges import fixtures
+from tests.feeds import generator
+from tests.kernel.implementations import chosen
+
+START = datetime(2024, 3, 1, tzinfo=UTC)
+NEWEST = 1_793_000_000_000_000
+DATA_TYPES = ("trade", "book_change", "book_ticker")
+COMPUTED = ("trade_bar_1s", "quote", "book_snapshot_3_grouped10_1s")
+
+
+class Pieces:
+    """Lines in one piece."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._pieces: Iterator[bytes] = iter([b"".join(line + b"\n" for line in lines)])
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def pending(self) -> Future[object] | None:
+        return None
+
+
+def normalized(kind: type[Normalizer], name: str, lines: list[bytes], types: list[str], start: int):
+    """Everything that is made of lines: bytes, borders, and what could not be read."""
+    made = kind(
+        exchanges.get(name),
+        Pieces(lines),
+        data_types=parse_all(types),
+        symbols=None,
+        start=start,
+        sent=frozenset(DATA_TYPES),
+        sends_disconnects=True,
+        strict=False,
+    )
+    made._pace = 1000
+    found: list[object] = []
+    while made.needs_piece:
+        made.read()
+        while not made.needs_piece and made.reached is not None:
+            made.run()
+            taken = made.take()
+            found += [taken.data.splitlines(), list(taken.stamps), list(taken.counts)]
+    return found, made.malformed, made.ignored_changes
+
+
+@cache
+def messages(name: str) -> list[tuple[int, list[bytes]]]:
+    """The raw messages of an exchange's fixtures that have a described type; and made up ones."""
+    found = [
+        (fixtures.created(run) or NEWEST, [bytes(step.raw) for step in run.steps])
+        for run in fixtures.runs(name)
+        if run.data_type in DATA_TYPES
+    ]
+    if name in generator.FEEDS:
+        (lines,) = generator.minutes(name, START, 1, per_second=5, seed=1, depth=4)
+        found.append((NEWEST, [line[MESSAGE:] for line in lines.splitlines()]))
+    return found
+
+
+def described() -> list[str]:
+    """Exchanges that describe a channel, found by letting each see its own messages."""
+    return [name for name in exchanges.names() if _taken(name)]
+
+
+@cache
+def _taken(name: str) -> int:
+    """Count the messages of an exchange that the kernel takes, each seen once before."""
+    taken = 0
+    for created, raw in messages(name):
+        types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+        with chosen("compiled"):
+            emitter: Emitter = create(name, parse_all(types))
+        mapper = exchanges.get(name).mapper(types, created, emitter)
+        for message in raw * 2:
+            try:
+                shapes.handle(emitter, mapper, message, "2024-03-01T00:00:00.000001Z")
+            except ValueError:
+                continue
+            taken += shapes.take(emitter, message, "2024-03-01T00:00:00.000001Z")
+    return taken
+
+
+DESCRIBED = described()
+# What a damaged message may have instead of a value, or a key.
+ODD_VALUES = (None, True, 0, -1, 1.5, "", "x", "1", "0.0", "-0", 10**15, 1e300, [], {}, [["1"]])
+
+
+@st.composite
+def damaged(draw: st.DrawFn, message: bytes) -> bytes:
+    """A message with something else in it; or with blanks, or cut off."""
+    how = draw(st.integers(0, 9))
+    if how == 0:
+        return message[: draw(st.integers(0, len(message)))]
+    if how == 1:
+        at = draw(st.integers(0, len(message)))
+        added = draw(st.sampled_from((b" ", b'"', b"\\", b"0", b",", b"\xff")))
+        return message[:at] + added + message[at:]
+    if how == 2:
+        return msgspec.json.format(message, indent=0)
+    decoded = msgspec.json.decode(message)
+    place = decoded
+    while True:
+        children = [key for key, value in _items(place) if isinstance(value, dict | list) and value]
+        if not children or draw(st.integers(0, 3)) == 0:
+            break
+        place = place[draw(st.sampled_from(children))]
+    keys = [key for key, _ in _items(place)]
+    if keys:
+        key = draw(st.sampled_from(keys))
+        if isinstance(place, dict) and draw(st.booleans()):
+            value = place.pop(key)
+            place[draw(st.sampled_from(("other", key)))] = value
+        else:
+            place[key] = draw(st.sampled_from(ODD_VALUES))
+    return msgspec.json.encode(decoded)
+
+
+def _items(place):
+    return list(place.items()) if isinstance(place, dict) else list(enumerate(place))
+
+
+@st.composite
+def feeds(draw: st.DrawFn, name: str) -> tuple[int, list[bytes]]:
+    """A stream of an exchange's own messages, some of them again, some damaged."""
+    created, raw = draw(st.sampled_from(messages(name)))
+    order = draw(st.lists(st.sampled_from(raw), max_size=12))
+    lines = []
+    for number, message in enumerate([*raw[:6], *order]):
+        odd = draw(st.integers(0, 3)) == 0
+        content = draw(damaged(message)) if odd and number >= 3 else message
+        if b"\n" in content:
+            content = content.replace(b"\n", b" ")
+        stamp = f"2024-03-01T00:00:{number // 3:02d}.{number % 3}000000Z "
+        lines.append(stamp.encode() + content if draw(st.integers(0, 19)) else b"")
+    return created, lines
+
+
+def test_exchanges_describe_their_busiest_channels() -> None:
+    assert {"bitmex", "binance-futures", "deribit"} <= set(DESCRIBED)
+    assert all(_taken(name) > 200 for name in ("bitmex", "binance-futures", "deribit"))
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("computed", [(), COMPUTED])
+@given(data=st.data())
+def test_shapes_make_what_mappers_make(
+    name: str, computed: tuple[str, ...], data: st.DataObject
+) -> None:
+    created, lines = data.draw(feeds(name))
+    types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+    asked = [*data.draw(st.lists(st.sampled_from(types), min_size=1, unique=True)), *computed]
+    with chosen("python"):
+        expected = normalized(Normalizer, name, lines, asked, created)
+    with chosen("compiled"):
+        assert normalized(ShapedNormalizer, name, lines, asked, created) == expected
