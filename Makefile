@@ -64,10 +64,14 @@ docs: setup ## renew the pages that are made from settings and registry
 	$(BIN)/tardis-machine config --markdown > docs/configuration.md
 	$(BIN)/tardis-machine exchanges --markdown > docs/exchanges.md
 
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header
+SERVER_EXTRAS := kafka aws redis nats arrow
+
 lock: ## renew the locked versions
 	@test -x $(BIN)/uv || $(MAKE) setup
-	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11 --no-header \
-	  --extra all --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --upgrade --extra all --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) -c requirements/dev.txt $(addprefix --extra ,$(SERVER_EXTRAS)) pyproject.toml -o requirements/server.txt
+	$(COMPILE) -c requirements/dev.txt $(addprefix --extra ,$(SERVER_EXTRAS) spark) pyproject.toml -o requirements/spark.txt
 
 BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
 DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb

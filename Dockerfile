@@ -1,0 +1,40 @@
+# The server: docker build -t tardis-machine .
+# With Spark and Java, for the lakehouse: docker build --target spark -t tardis-machine:spark .
+FROM python:3.13-slim AS wheel
+WORKDIR /src
+RUN pip install --no-cache-dir "hatchling>=1.27"
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
+
+FROM python:3.13-slim AS base
+RUN useradd --create-home --uid 10001 tardis && install --directory --owner tardis /data
+COPY requirements/server.txt /tmp/server.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/server.txt
+ENV TM_HOST=0.0.0.0 \
+    TM_CACHE_DIR=/data/cache \
+    TM_JOURNAL_DIR=/data/journal \
+    PYTHONUNBUFFERED=1
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000 8001
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('TM_PORT', '8000') + '/health-check', timeout=4)"]
+ENTRYPOINT ["tardis-machine"]
+
+FROM base AS spark
+# Debian's newest headless Java: whatever is 17 or newer serves.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends default-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+COPY requirements/spark.txt /tmp/spark.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt
+COPY --from=wheel /dist /dist
+RUN pip install --no-cache-dir --no-deps /dist/*.whl
+USER 10001
+
+FROM base AS server
+COPY --from=wheel /dist /dist
+RUN pip install --no-cache-dir --no-deps /dist/*.whl
+USER 10001

@@ -1,0 +1,127 @@
+"""The container files: linted, and their own commands run here instead of in an image."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.server.conftest import free_ports
+from tests.servers.process import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, each on one line."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
+
+
+def last(name: str) -> str:
+    return [rest for instruction, rest in instructions() if instruction == name][-1]
+
+
+def environment() -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in shlex.split(last("ENV")))
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    done = subprocess.run(
+        [BIN / "hadolint", "--no-color", ROOT / "Dockerfile"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_images_are_pinned_by_tag_and_run_as_nobody_in_particular() -> None:
+    images = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    images += [each["image"] for each in compose["services"].values() if "image" in each]
+    stages = {rest.split()[-1] for name, rest in instructions() if name == "FROM"}
+    for image in set(images) - stages:
+        name, _, tag = image.partition(":")
+        assert tag not in {"", "latest"}, f"{name} has no tag"
+        assert "@" not in image
+    assert last("USER").isdigit()
+    assert int(last("USER")) > 0
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run what the stages `wheel` and `server` run, in an environment of its own."""
+    folder = tmp_path_factory.mktemp("container")
+    uv = shlex.quote(str(BIN / "uv"))
+    subprocess.run([BIN / "uv", "venv", "-q", "--seed", "-p", sys.executable, folder], check=True)
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    stages: dict[str, list[str]] = {}
+    for name, rest in instructions():
+        if name == "FROM":
+            stage = stages.setdefault(rest.split()[-1], [])
+        elif name == "RUN":
+            stage.append(rest)
+    for command in (*stages["wheel"], *stages["base"], *stages["server"]):
+        if command.startswith("useradd"):  # the image's business
+            continue
+        # uv has the packages at hand which pip would download again, and checks the same hashes.
+        here = command.replace("pip install --no-cache-dir", f"{uv} pip install -q")
+        here = here.replace("/dist", str(folder / "dist"))
+        here = here.replace("/tmp/server.txt", str(ROOT / "requirements" / "server.txt"))
+        subprocess.run(
+            ["bash", "-euc", here],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path, "VIRTUAL_ENV": str(folder)},
+            check=True,
+        )
+    return folder / "bin"
+
+
+def test_what_the_image_starts_is_healthy_by_its_own_check(installed: Path, tmp_path: Path) -> None:
+    port = free_ports()
+    entry = json.loads(last("ENTRYPOINT"))
+    check = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    settings = {
+        name: value.replace("/data", str(tmp_path)) for name, value in environment().items()
+    } | {"TM_HOST": "127.0.0.1", "TM_PORT": str(port), "TM_SAMPLE_DATA": "true"}
+    assert environment()["TM_HOST"] == "0.0.0.0"
+
+    def healthy() -> bool:
+        command = [installed / check[0], *check[1:]]
+        env = {**os.environ, **settings}
+        return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
+
+    told = [f"{name}={value}" for name, value in settings.items()]
+    command = ["env", *told, str(installed / entry[0]), *entry[1:]]
+    server = ServerProcess(command, port=port, log=tmp_path / "log")
+    assert not healthy()
+    server.start()
+    try:
+        assert healthy()
+    finally:
+        server.stop()
+
+
+def test_every_setting_of_the_compose_file_is_one_of_ours(tmp_path: Path) -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    given: Mapping[str, Any] = compose["services"]["server"]["environment"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("TM_")}
+    done = subprocess.run(
+        [BIN / "tardis-machine", "config", "--set", "--json"],
+        env=plain | given,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(given) <= set(done.stdout.replace('"', " ").split()), done.stdout
