@@ -21,6 +21,8 @@ from tardis_machine.exchanges import (
     kraken,
     mexc,
     okex,
+    okex_options,
+    okex_spreads,
     serum,
     upbit,
 )
@@ -60,6 +62,8 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     ftx.EXCHANGES,
     hyperliquid.EXCHANGES,
     coinbase.EXCHANGES,
+    okex_options.EXCHANGES,
+    okex_spreads.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

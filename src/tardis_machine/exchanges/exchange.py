@@ -27,7 +27,8 @@ class Channel:
     `spell` says how a symbol is written in its filters; None leaves the symbol out. Where no
     symbols were asked for, or the channel does not take any (`takes_symbols`), the filter has
     `unasked`: None is all of them. A channel that `needs_symbols` is left out where none of those
-    asked for are its own.
+    asked for are its own. A `distinct` one names each of its symbols once, where several symbols
+    are spelled alike.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Channel:
     takes_symbols: bool = True
     unasked: tuple[str, ...] | None = None
     needs_symbols: bool = False
+    distinct: bool = False
 
     def filter(self, symbols: Sequence[str] | None) -> Filter | None:
         if symbols is None or not self.takes_symbols:
@@ -42,7 +44,7 @@ class Channel:
         spelled = tuple(each for each in map(self.spell, symbols) if each is not None)
         if self.needs_symbols and not spelled and symbols:
             return None
-        return Filter(self.name, spelled)
+        return Filter(self.name, tuple(dict.fromkeys(spelled)) if self.distinct else spelled)
 
 
 @dataclass(frozen=True, slots=True)

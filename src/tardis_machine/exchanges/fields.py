@@ -4,6 +4,7 @@ Declare a field that may be missing as `Sent`, with UNSET as its default, and sa
 that reads it what its absence means.
 """
 
+from math import isfinite
 from typing import Literal
 
 from msgspec import UNSET, UnsetType
@@ -99,3 +100,14 @@ def side(value: object, buy: object) -> Literal["buy", "sell"]:
 def known_side(value: object, buy: object, sell: object) -> Side:
     """The taker's side where some trades have none."""
     return "buy" if value == buy else "sell" if value == sell else "unknown"
+
+
+def finite(value: Sent) -> str | int | float | None:
+    """Drop what is not a number other than 0: some exchanges print ∞, or words."""
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return None
+        return value if number and isfinite(number) else None
+    return value or None

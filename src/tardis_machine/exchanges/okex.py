@@ -1,11 +1,26 @@
 """OKEx: version 3 named its tables by market, version 5 has the same channels for all of them."""
 
-from collections.abc import Callable
-from typing import Final, Literal
+import hmac
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.exchanges.continuity import Continuity
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Secrets,
+    Session,
+    both,
+    chunks,
+    equals,
+    pairs,
+)
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
@@ -13,12 +28,16 @@ from tardis_machine.exchanges.fields import (
     SentLevels,
     best,
     filled,
+    nonzero,
     optional,
     required,
+    side,
     symbol,
     ticker_time,
     time,
 )
+from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
+from tardis_machine.filters import Filter
 from tardis_machine.times import cut_ms, parse_ms
 
 Maker = Callable[[Making], Route]
@@ -27,6 +46,7 @@ V3: Final = prefixed(b'{"table":"', "table")
 V5: Final = prefixed(b'{"arg":{"channel":"', "arg", "channel")
 VERSION_5: Final = date("2021-12-23")
 _NO_LEVELS: Final = 2  # the length of []
+_MAX_ARGUMENTS: Final = 500  # of a message, which may have 64 KiB
 
 
 def _has_levels(bids: Raw, asks: Raw) -> bool:
@@ -38,10 +58,10 @@ def _has_levels(bids: Raw, asks: Raw) -> bool:
 
 class _Trade3(Struct, gc=False):
     symbol: str = field(name="instrument_id")
-    id: str = field(name="trade_id")
     price: Sent
     side: Literal["buy", "sell"]
     timestamp: str
+    id: str | float | None = field(name="trade_id", default=None)
     size: Sent = UNSET
     quantity: Sent = field(name="qty", default=UNSET)
 
@@ -60,7 +80,7 @@ def trades_3(market: str) -> Maker:
                 amount = row.size if row.quantity is UNSET else row.quantity
                 emit(
                     row.symbol,
-                    row.id,
+                    row.id if isinstance(row.id, str) else None,
                     required(row.price, "trade", "price"),
                     required(amount, "trade", "size"),
                     row.side,
@@ -139,7 +159,7 @@ def derivative_tickers_3(market: str, *tables: str) -> Maker:
                     row.symbol,
                     None if timestamp is UNSET else parse_ms(timestamp) if timestamp else 0,
                     last_price=optional(row.last),
-                    open_interest=filled(row.open_interest),
+                    open_interest=nonzero(row.open_interest),
                     funding_rate=optional(row.funding_rate),
                     funding_timestamp=cut_ms(row.funding_time or "") if has_rate else None,
                     predicted_funding_rate=optional(row.estimated_rate) if has_rate else None,
@@ -220,11 +240,11 @@ class _Argument(Struct, gc=False):
 
 class _Trade5(Struct, gc=False):
     symbol: str = field(name="instId")
-    id: str = field(name="tradeId")
     price: Sent = field(name="px")
     amount: Sent = field(name="sz")
-    side: Literal["buy", "sell"]
     timestamp: Sent = field(name="ts")
+    id: str | None = field(name="tradeId", default=None)
+    side: str | None = None
 
 
 class _Trades5(Struct, gc=False):
@@ -245,7 +265,7 @@ def trades_5(making: Making) -> Route:
                 row.id,
                 row.price or required(row.price, "trades", "px"),
                 row.amount or required(row.amount, "trades", "sz"),
-                row.side,
+                side(row.side, "buy"),
                 time(row.timestamp, "trades", "ts"),
             )
         return True
@@ -257,6 +277,8 @@ class _Book5(Struct, gc=False):
     bids: Raw
     asks: Raw
     timestamp: Sent = field(name="ts")
+    last_id: int | None = field(name="seqId", default=None)
+    previous_id: int | None = field(name="prevSeqId", default=None)
 
 
 class _Books5(Struct, gc=False):
@@ -269,23 +291,23 @@ def book_changes_5(channel: str) -> Maker:
     def make(making: Making) -> Route:
         decode = Decoder(_Books5).decode
         emit = making.emitter.book_change
+        ids = Continuity(channel, checks_ids=making.checks_ids)
 
         def book_changes(line: bytes) -> bool:
             message = decode(line)
             rows = message.data
             if rows is UNSET:
                 return False
+            name = symbol(message.arg.symbol, "books")
             is_snapshot = message.action == "snapshot"
             for row in rows:
+                if is_snapshot:
+                    ids.start(name, row.last_id)
+                elif not ids.follow(name, row.previous_id, row.last_id):
+                    continue
                 if is_snapshot or _has_levels(row.bids, row.asks):
                     timestamp = time(row.timestamp, "books", "ts")
-                    emit(
-                        symbol(message.arg.symbol, "books"),
-                        is_snapshot,
-                        row.bids,
-                        row.asks,
-                        timestamp or None,
-                    )
+                    emit(name, is_snapshot, row.bids, row.asks, timestamp or None)
             return True
 
         return named({channel: book_changes})
@@ -293,7 +315,7 @@ def book_changes_5(channel: str) -> Maker:
     return make
 
 
-class _Ticker5(Struct, gc=False):
+class Ticker5(Struct, gc=False):
     """What tickers, open interests, mark prices, index prices and funding rates have."""
 
     symbol: str | None = field(name="instId", default=None)
@@ -311,16 +333,21 @@ class _Ticker5(Struct, gc=False):
     bid_amount: Sent = field(name="bidSz", default=UNSET)
 
 
-class _Tickers5(Struct, gc=False):
-    data: list[_Ticker5] | UnsetType = UNSET
+class Tickers5(Struct, gc=False):
+    data: list[Ticker5] | UnsetType = UNSET
 
 
-_decode_tickers_5: Final = Decoder(_Tickers5).decode
+decode_tickers_5: Final = Decoder(Tickers5).decode
+
+
+def family_of(symbol: str) -> str:
+    """Name what a contract belongs to: BTC-USD_UM of BTC-USD_UM-240329-50000-P."""
+    return "-".join(symbol.upper().split("-")[:2])
 
 
 def index_of(symbol: str) -> str:
-    """Name the index of a contract: BTC-USD of BTC-USD-SWAP and BTC-USD-240329."""
-    return "-".join(symbol.upper().split("-")[:2])
+    """Name the index of a contract: BTC-USD of BTC-USD-SWAP and BTC-USD_UM_XPERP-310404."""
+    return family_of(symbol).partition("_")[0]
 
 
 def dollar_index_of(symbol: str) -> str:
@@ -333,27 +360,32 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
         emit = making.emitter.derivative_ticker
         index_prices: dict[str | None, str | int | float] = {}
 
-        def index_tickers(message: _Tickers5) -> bool:
+        def index_tickers(message: Tickers5) -> bool:
             for row in message.data or ():
-                price = filled(row.index_price)
+                price = nonzero(row.index_price)
                 if price is not None:
                     index_prices[row.symbol] = price
             return message.data is not UNSET
 
-        def derivative_tickers(message: _Tickers5) -> bool:
+        def derivative_tickers(message: Tickers5) -> bool:
             for row in message.data or ():
                 name = symbol(row.symbol, "tickers")
+                last = nonzero(row.last)
+                interest = nonzero(row.open_interest)
+                mark = nonzero(row.mark_price)
+                # A message that says nothing has no time either: only its index price may be news.
+                says = last is not None or interest is not None or mark is not None
                 emit(
                     name,
-                    ticker_time(row.timestamp),
-                    last_price=filled(row.last),
-                    open_interest=filled(row.open_interest),
+                    ticker_time(row.timestamp) if says else None,
+                    last_price=last,
+                    open_interest=interest,
                     index_price=index_prices.get(index(name)),
-                    mark_price=filled(row.mark_price),
+                    mark_price=mark,
                 )
             return message.data is not UNSET
 
-        def funding_rates(message: _Tickers5) -> bool:
+        def funding_rates(message: Tickers5) -> bool:
             for row in message.data or ():
                 name = symbol(row.symbol, "funding-rate")
                 funding = row.funding_time
@@ -370,14 +402,14 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
                 )
             return message.data is not UNSET
 
-        part = Part(_decode_tickers_5, derivative_tickers)
+        part = Part(decode_tickers_5, derivative_tickers)
         return named(
             {
                 "tickers": part,
                 "open-interest": part,
                 "mark-price": part,
-                "funding-rate": Part(_decode_tickers_5, funding_rates),
-                "index-tickers": Part(_decode_tickers_5, index_tickers),
+                "funding-rate": Part(decode_tickers_5, funding_rates),
+                "index-tickers": Part(decode_tickers_5, index_tickers),
             }
         )
 
@@ -388,7 +420,7 @@ def book_tickers_5(making: Making) -> Route:
     """Read them from tickers, as long as there was nothing better."""
     emit = making.emitter.book_ticker
 
-    def book_tickers(message: _Tickers5) -> bool:
+    def book_tickers(message: Tickers5) -> bool:
         for row in message.data or ():
             emit(
                 symbol(row.symbol, "tickers"),
@@ -400,7 +432,7 @@ def book_tickers_5(making: Making) -> Route:
             )
         return message.data is not UNSET
 
-    return named({"tickers": Part(_decode_tickers_5, book_tickers)})
+    return named({"tickers": Part(decode_tickers_5, book_tickers)})
 
 
 class _Best5(Struct, gc=False):
@@ -444,8 +476,8 @@ def best_5(channel: str) -> Maker:
 class _Liquidation5(Struct, gc=False):
     price: Sent = field(name="bkPx")
     amount: Sent = field(name="sz")
-    side: Literal["buy", "sell"]
     timestamp: Sent = field(name="ts")
+    side: str | None = None
 
 
 class _Liquidations5(Struct, gc=False):
@@ -474,7 +506,7 @@ def liquidations_5(making: Making) -> Route:
             None,
             required(row.price, "liquidations", "bkPx"),
             required(row.amount, "liquidations", "sz"),
-            row.side,
+            side(row.side, "buy"),
             time(row.timestamp, "liquidations", "ts"),
         )
 
@@ -503,24 +535,24 @@ def liquidations_5(making: Making) -> Route:
 # Exchanges ----------------------------------------------------------------------------------------
 
 
-def _channels(*names: str) -> tuple[Channel, ...]:
+def upper_channels(*names: str) -> tuple[Channel, ...]:
     return tuple(Channel(name, str.upper) for name in names)
 
 
 def era_3(make: Maker, *tables: str, until: int = VERSION_5) -> Era:
     """An era of version 3, with tables that name their market."""
-    return Era(_channels(*tables), make, until, V3)
+    return Era(upper_channels(*tables), make, until, V3)
 
 
 def era_5(make: Maker, *channels: str, until: int | None = None) -> Era:
     """An era of version 5."""
-    return Era(_channels(*channels), make, until, V5)
+    return Era(upper_channels(*channels), make, until, V5)
 
 
 def _ticker_era(index: Callable[[str], str], until: int | None = None) -> Era:
     """An era of derivative tickers in version 5; index prices are asked for by the index's name."""
-    before = _channels("tickers", "open-interest", "mark-price")
-    channels = (*before, Channel("index-tickers", index), *_channels("funding-rate"))
+    before = upper_channels("tickers", "open-interest", "mark-price")
+    channels = (*before, Channel("index-tickers", index), *upper_channels("funding-rate"))
     return Era(channels, derivative_tickers_5(index), until, V5)
 
 
@@ -532,12 +564,18 @@ def trade_eras(market: str) -> tuple[Era, ...]:
     )
 
 
-def book_change_eras(market: str, tick_by_tick: int) -> tuple[Era, ...]:
+def book_change_eras_3(market: str, tick_by_tick: int, until: int = VERSION_5) -> tuple[Era, ...]:
     """The books of a market: tick by tick from a date on; both tables were recorded before."""
     each_tick, depth = f"{market}/depth_l2_tbt", f"{market}/depth"
     return (
         era_3(book_changes_3(depth), each_tick, depth, until=tick_by_tick),
-        era_3(book_changes_3(each_tick), each_tick),
+        era_3(book_changes_3(each_tick), each_tick, until=until),
+    )
+
+
+def book_change_eras(market: str, tick_by_tick: int) -> tuple[Era, ...]:
+    return (
+        *book_change_eras_3(market, tick_by_tick),
         era_5(book_changes_5("books-l2-tbt"), "books-l2-tbt", until=date("2023-02-25")),
         era_5(book_changes_5("books"), "books", until=date("2023-03-09")),
         era_5(book_changes_5("books-l2-tbt"), "books-l2-tbt", until=date("2026-05-21")),
@@ -568,7 +606,106 @@ def book_ticker_eras(market: str) -> tuple[Era, ...]:
     )
 
 
+def _instrument_type(symbol: str) -> str:
+    return "SWAP" if symbol.endswith("SWAP") else "FUTURES"
+
+
+def _argument(channel: str, symbol: str) -> dict[str, str]:
+    match channel:
+        case "liquidation-orders":  # come for a whole market
+            return {"channel": channel, "instType": _instrument_type(symbol)}
+        case "opt-summary":
+            return {"channel": channel, "instFamily": symbol}
+        case _ if channel.startswith("sprd-"):
+            return {"channel": channel, "sprdId": symbol}
+    return {"channel": channel, "instId": symbol}
+
+
+def _request(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
+    arguments = [
+        _argument(channel, symbol)
+        for channel, symbol in pairs(filters)
+        if channel != "liquidations"  # which was made from REST answers, and is no more
+    ]
+    for some in chunks(arguments, _MAX_ARGUMENTS):
+        yield {"op": op, "args": some}
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    return _request("subscribe", filters)
+
+
+def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    return _request("unsubscribe", filters)
+
+
+def _login(session: Session) -> Outgoing:
+    key, secret, passphrase = session.secrets
+    timestamp = str(session.seconds)
+    signed = f"{timestamp}GET/users/self/verify"
+    sign = b64encode(hmac.digest(secret.encode(), signed.encode(), "sha256")).decode()
+    proof = {"apiKey": key, "passphrase": passphrase, "timestamp": timestamp, "sign": sign}
+    return {"op": "login", "args": [proof]}
+
+
+LIVE: Final = Dialect(
+    endpoints=(
+        Endpoint(
+            name="business",
+            url="wss://ws.okx.com:8443/ws/v5/business",
+            channels=frozenset(("trades-all",)),
+        ),
+        Endpoint(name="public", url="wss://ws.okx.com:8443/ws/v5/public"),
+    ),
+    secrets=Secrets(names=("OKX_API_KEY", "OKX_API_SECRET_KEY", "OKX_API_PASSPHRASE")),
+    login=_login,
+    logged_in=both(equals("event", "login"), equals("code", "0")),
+    subscribe=_subscribe,
+    unsubscribe=_unsubscribe,
+    data=(b'{"arg":{"channel":"',),
+    acks=equals("event", "subscribe", "unsubscribe", "login", "channel-conn-count"),
+    errors=equals("event", "error", "channel-conn-count-error"),
+    quiet=frozenset(("trades-all", "trades", "liquidation-orders", "funding-rate")),
+)
+
+
+def _asked(entry: Any) -> Iterable[Filter]:
+    """Read an argument of version 5, or text such as spot/trade:BTC-USDT of version 3."""
+    if isinstance(entry, str):
+        return channel_first(":")(entry)
+    names = (entry.get(key) for key in ("instId", "instFamily", "sprdId"))
+    return (Filter(entry["channel"], tuple(name for name in names if name is not None)),)
+
+
+NATIVE: Final = subscriptions({"op": "subscribe"}, "args", _asked)
+
+_OKCOIN_5: Final = date("2023-04-27")
+
 EXCHANGES: Final = (
+    Exchange(
+        name="okex",
+        types={
+            "trade": trade_eras("spot"),
+            "book_change": book_change_eras("spot", date("2020-04-10")),
+            "book_ticker": book_ticker_eras("spot"),
+        },
+        dispatch=V5,
+        live=LIVE,
+        subscriptions=NATIVE,
+    ),
+    Exchange(
+        name="okex-futures",
+        types={
+            "trade": trade_eras("futures"),
+            "book_change": book_change_eras("futures", date("2019-12-05")),
+            "derivative_ticker": derivative_ticker_eras("futures", "ticker", "mark_price"),
+            "liquidation": liquidation_eras("futures"),
+            "book_ticker": book_ticker_eras("futures"),
+        },
+        dispatch=V5,
+        live=LIVE,
+        subscriptions=NATIVE,
+    ),
     Exchange(
         name="okex-swap",
         types={
@@ -581,5 +718,27 @@ EXCHANGES: Final = (
             "book_ticker": book_ticker_eras("swap"),
         },
         dispatch=V5,
+        live=LIVE,
+        subscriptions=NATIVE,
+    ),
+    Exchange(
+        name="okcoin",
+        types={
+            "trade": (
+                era_3(trades_3("spot"), "spot/trade", until=_OKCOIN_5),
+                era_5(trades_5, "trades"),
+            ),
+            "book_change": (
+                *book_change_eras_3("spot", date("2020-02-13"), until=_OKCOIN_5),
+                era_5(book_changes_5("books"), "books"),
+            ),
+            "book_ticker": (
+                era_3(book_tickers_3("spot"), "spot/ticker", until=_OKCOIN_5),
+                era_5(best_5("bbo-tbt"), "bbo-tbt"),
+            ),
+        },
+        dispatch=V5,
+        live=replace(LIVE, endpoints=(Endpoint(url="wss://real.okcoin.com:8443/ws/v5/public"),)),
+        subscriptions=NATIVE,
     ),
 )

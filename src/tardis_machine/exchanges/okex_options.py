@@ -1,0 +1,238 @@
+"""OKEx options: summaries that are put together from several channels since version 5."""
+
+from typing import Final, Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dispatch import Part, Route, named
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import Sent, finite, nonzero, time
+from tardis_machine.exchanges.okex import (
+    LIVE,
+    NATIVE,
+    V3,
+    V5,
+    VERSION_5,
+    Ticker5,
+    Tickers5,
+    book_change_eras,
+    book_ticker_eras,
+    decode_tickers_5,
+    family_of,
+    index_of,
+    trade_eras,
+    upper_channels,
+)
+from tardis_machine.exchanges.option_names import Option, Options, expiration
+from tardis_machine.times import cut_ms
+
+_MAX_SYMBOLS: Final = 100_000
+_NO_TICKER: Final = Ticker5()
+
+
+def _option(name: str) -> Option:
+    """Read a name such as BTC-USD-240329-50000-P."""
+    _, _, expires, strike, kind = name.split("-")
+    option_type: Literal["put", "call"] = "put" if kind == "P" else "call"
+    return Option(name, option_type, strike, expiration(expires, "%y%m%d"))
+
+
+# Version 3 ----------------------------------------------------------------------------------------
+
+
+class _Summary3(Struct, gc=False):
+    """An option's summary, or an index that has nothing but a name and a price."""
+
+    symbol: str = field(name="instrument_id")
+    timestamp: str | None = None
+    underlying: str | None = None
+    best_bid: Sent = UNSET
+    best_bid_size: Sent = UNSET
+    best_ask: Sent = UNSET
+    best_ask_size: Sent = UNSET
+    bid_iv: Sent = field(name="bid_vol", default=UNSET)
+    ask_iv: Sent = field(name="ask_vol", default=UNSET)
+    mark_iv: Sent = field(name="mark_vol", default=UNSET)
+    last: Sent = UNSET
+    open_interest: Sent = UNSET
+    mark_price: Sent = UNSET
+    delta: Sent = UNSET
+    gamma: Sent = UNSET
+    vega: Sent = UNSET
+    theta: Sent = UNSET
+
+
+class _Summaries3(Struct, gc=False):
+    data: list[_Summary3]
+
+
+def _option_summaries_3(making: Making) -> Route:
+    decode = Decoder(_Summaries3).decode
+    emit = making.emitter.option_summary
+    options = Options("option/summary", _option)
+    index_prices: dict[str | None, str | int | float] = {}
+
+    def index_tickers(line: bytes) -> bool:
+        for row in decode(line).data:
+            price = nonzero(row.last)
+            if price is not None:
+                index_prices[row.symbol] = price
+        return True
+
+    def summaries(line: bytes) -> bool:
+        for row in decode(line).data:
+            option = options[row.symbol]
+            emit(
+                option.symbol,
+                cut_ms(row.timestamp or ""),
+                option_type=option.type,
+                strike_price=option.strike_price,
+                expiration_date=option.expiration,
+                best_bid_price=finite(row.best_bid),
+                best_bid_amount=finite(row.best_bid_size),
+                best_bid_iv=finite(row.bid_iv),
+                best_ask_price=finite(row.best_ask),
+                best_ask_amount=finite(row.best_ask_size),
+                best_ask_iv=finite(row.ask_iv),
+                last_price=finite(row.last),
+                open_interest=finite(row.open_interest),
+                mark_price=finite(row.mark_price),
+                mark_iv=finite(row.mark_iv),
+                delta=finite(row.delta),
+                gamma=finite(row.gamma),
+                vega=finite(row.vega),
+                theta=finite(row.theta),
+                underlying_price=index_prices.get(row.underlying),
+                underlying_index=row.underlying,
+            )
+        return True
+
+    return named({"option/summary": summaries, "index/ticker": index_tickers})
+
+
+# Version 5 ----------------------------------------------------------------------------------------
+
+
+class _Summary5(Struct, gc=False):
+    symbol: str = field(name="instId")
+    timestamp: Sent = field(name="ts", default=UNSET)
+    underlying: str | None = field(name="uly", default=None)
+    bid_iv: Sent = field(name="bidVol", default=UNSET)
+    ask_iv: Sent = field(name="askVol", default=UNSET)
+    mark_iv: Sent = field(name="markVol", default=UNSET)
+    delta: Sent = UNSET
+    gamma: Sent = UNSET
+    vega: Sent = UNSET
+    theta: Sent = UNSET
+
+
+class _Summaries5(Struct, gc=False):
+    data: list[_Summary5] | UnsetType = UNSET
+
+
+class _Memory(dict[str | None, str | int | float]):
+    """The latest of a number by symbol; what is no number is not remembered."""
+
+    __slots__ = ()
+
+    def learn(self, name: str | None, value: Sent) -> None:
+        number = finite(value)
+        if number is not None:
+            if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
+                self.clear()
+            self[name] = number
+
+
+def _option_summaries_5(making: Making) -> Route:
+    decode = Decoder(_Summaries5).decode
+    emit = making.emitter.option_summary
+    options = Options("opt-summary", _option)
+    index_prices, interests, mark_prices = _Memory(), _Memory(), _Memory()
+    tickers: dict[str | None, Ticker5] = {}
+
+    def learn(message: Tickers5) -> bool:
+        for row in message.data or ():
+            index_prices.learn(row.symbol, row.index_price)
+            interests.learn(row.symbol, row.open_interest)
+            mark_prices.learn(row.symbol, row.mark_price)
+        return message.data is not UNSET
+
+    def learn_tickers(message: Tickers5) -> bool:
+        if len(tickers) >= _MAX_SYMBOLS:
+            tickers.clear()
+        tickers.update((row.symbol, row) for row in message.data or ())
+        return message.data is not UNSET
+
+    def summaries(line: bytes) -> bool:
+        rows = decode(line).data
+        for row in rows or ():
+            option = options[row.symbol]
+            ticker = tickers.get(row.symbol, _NO_TICKER)
+            emit(
+                option.symbol,
+                time(row.timestamp, "opt-summary", "ts"),
+                option_type=option.type,
+                strike_price=option.strike_price,
+                expiration_date=option.expiration,
+                best_bid_price=finite(ticker.bid_price),
+                best_bid_amount=finite(ticker.bid_amount),
+                best_bid_iv=finite(row.bid_iv),
+                best_ask_price=finite(ticker.ask_price),
+                best_ask_amount=finite(ticker.ask_amount),
+                best_ask_iv=finite(row.ask_iv),
+                last_price=finite(ticker.last),
+                open_interest=interests.get(row.symbol),
+                mark_price=mark_prices.get(row.symbol),
+                mark_iv=finite(row.mark_iv),
+                delta=finite(row.delta),
+                gamma=finite(row.gamma),
+                vega=finite(row.vega),
+                theta=finite(row.theta),
+                underlying_price=index_prices.get(row.underlying),
+                underlying_index=row.underlying,
+            )
+        return rows is not UNSET
+
+    learning = Part(decode_tickers_5, learn)
+    return named(
+        {
+            "opt-summary": summaries,
+            "index-tickers": learning,
+            "open-interest": learning,
+            "mark-price": learning,
+            "tickers": Part(decode_tickers_5, learn_tickers),
+        }
+    )
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="okex-options",
+        types={
+            "trade": trade_eras("option"),
+            "book_change": book_change_eras("option", date("2020-02-08")),
+            "option_summary": (
+                Era(
+                    (*upper_channels("option/summary"), Channel("index/ticker", family_of)),
+                    _option_summaries_3,
+                    VERSION_5,
+                    V3,
+                ),
+                Era(
+                    (
+                        Channel("opt-summary", family_of, distinct=True),
+                        Channel("index-tickers", index_of, distinct=True),
+                        *upper_channels("tickers", "open-interest", "mark-price"),
+                    ),
+                    _option_summaries_5,
+                    dispatch=V5,
+                ),
+            ),
+            "book_ticker": book_ticker_eras("option"),
+        },
+        dispatch=V5,
+        live=LIVE,
+        subscriptions=NATIVE,
+    ),
+)
