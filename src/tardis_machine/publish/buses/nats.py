@@ -43,6 +43,10 @@ _LATE: Final = "not acknowledged in time"
 _EVENT_ID_BYTES: Final = 32
 _HEADER_LINES: Final = len("NATS/1.0\r\n\r\n")
 _HEADER_LINE: Final = len(": \r\n")
+_REFUSES: Final = "new"
+"""The policy of a stream that, when it is full, refuses what comes instead of dropping the old."""
+_STORED_OVERHEAD: Final = 256
+"""What a stream's bound counts of a message besides what it weighs, subject and all; a bound."""
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _UNACCEPTABLE: Final = frozenset({10054, 10097})
 """Codes of a stream that refuses a message for the size of it or of its headers."""
@@ -196,8 +200,9 @@ class NatsEventBus(EventBus[NatsConfig]):
         self._used_at = 0.0
         self._next_server = 0
         self._streams: list[str] = []
+        self._bounded: list[str] = []
         self._trouble: str | None = None
-        # After a stream has refused something, one message per subject at a time: what is refused
+        # Where a stream may refuse something, one message per subject at a time: what is refused
         # then cannot be overtaken by what was sent behind it.
         self._careful = False
 
@@ -271,8 +276,7 @@ class NatsEventBus(EventBus[NatsConfig]):
 
     async def _reach(self, timeout_s: float) -> None:
         """Try each server once, beginning with the one that answered last."""
-        nats = require("nats", extra=_EXTRA)
-        errors: tuple[type[Exception], ...] = (nats.errors.Error, OSError, asyncio.TimeoutError)
+        errors = _errors()
         self._trouble = None
         self._window = _Window()
         for _ in self.config.servers:
@@ -320,19 +324,48 @@ class NatsEventBus(EventBus[NatsConfig]):
         js, errors = self._jetstream()
         missing: dict[str, BusError | None] = {}
         self._streams = []
+        self._bounded = []
         for subject in subjects:
             try:
                 stream = await js.find_stream_name_by_subject(subject)
+                await self._look_at_bounds(js, stream)
             except errors.NotFoundError:
                 missing[subject] = None
                 continue
-            except errors.Error as error:
+            except _errors() as error:
                 raise self._unavailable(f"JetStream: {error}") from None
             self._streams.append(stream)
             if self.config.stream not in {None, stream}:
                 reason = f"taken by stream {stream}, not by {self.config.stream}"
                 missing[subject] = self._unavailable(reason, subject)
         return missing
+
+    async def _look_at_bounds(self, js: Any, stream: str) -> None:
+        """Remember a stream that refuses what is new when it is full."""
+        config = (await js.stream_info(stream)).config
+        bounds = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
+        bounded = any(bound is not None and bound > 0 for bound in bounds)
+        if config.discard == _REFUSES and bounded and stream not in self._bounded:
+            self._bounded.append(stream)
+
+    async def _has_room(self, records: Sequence[Record], places: Sequence[int]) -> bool:
+        """Tell whether the streams can take a batch without refusing any of it."""
+        js, _ = self._jetstream()
+        count = len(places)
+        weight = sum(records[place].weight + _STORED_OVERHEAD for place in places)
+        try:
+            for stream in self._bounded:
+                info = await js.stream_info(stream)
+                config, state = info.config, info.state
+                if (config.max_msgs_per_subject or 0) > 0:
+                    return False
+                if 0 < (config.max_msgs or 0) < state.messages + count:
+                    return False
+                if 0 < (config.max_bytes or 0) < state.bytes + weight:
+                    return False
+        except _errors():
+            return False
+        return True
 
     async def _create_stream(self, subject: str) -> None:
         """Create the stream for all our subjects; one that is there already is left as it is."""
@@ -346,7 +379,7 @@ class NatsEventBus(EventBus[NatsConfig]):
                 # A stream refuses subjects that overlap, as a route inside the template's does.
                 taken = [s for s in wanted if not any(s != p and _takes(p, s) for p in wanted)]
                 await js.add_stream(name=stream, subjects=taken)
-        except errors.Error as error:
+        except _errors() as error:
             raise self._unavailable(f"stream {stream}: {error}", subject) from None
         if not any(_takes(pattern, subject) for pattern in taken):
             raise self._unavailable(f"stream {stream} is there, and does not take it", subject)
@@ -378,7 +411,10 @@ class NatsEventBus(EventBus[NatsConfig]):
     ) -> None:
         window = self._window
         window.begin()
-        sent = await self._publish(records, fates.open(), deadline, window)
+        places = fates.open()
+        if self._bounded and not await self._has_room(records, places):
+            self._careful = True
+        sent = await self._publish(records, places, deadline, window)
         while window.waiting and self._client.is_connected:
             if not await window.changed(deadline):
                 break
@@ -451,6 +487,12 @@ class NatsEventBus(EventBus[NatsConfig]):
         for place in fates.open():
             destination = records[place].destination
             fates.fail([place], NotSentError(self.name, reason, destination=destination))
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Give what a call to a server may raise that is the server's or the way's fault."""
+    nats = require("nats", extra=_EXTRA)
+    return (nats.errors.Error, OSError, asyncio.TimeoutError)
 
 
 def _client(*, encrypted: bool) -> Any:
