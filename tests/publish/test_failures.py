@@ -4,12 +4,17 @@ import asyncio
 import os
 import random
 import signal
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tardis_machine.publish.accounts import Account
 from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
+from tests.cli.conftest import Process
 from tests.publish.brokers import (
     Broker,
     kafka_broker,
@@ -20,6 +25,7 @@ from tests.publish.brokers import (
 )
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
+from tests.server.conftest import free_ports, query
 from tests.servers.aws import FaultProxy
 
 
@@ -114,3 +120,39 @@ def counted(outbox: Outbox, bus: str) -> Account:
     """Give the books of a bus as the publisher last told them."""
     snapshot = outbox._snapshot
     return Account() if snapshot is None else snapshot.buses[bus].account
+
+
+@pytest.mark.parametrize("broker", ["nats", "redis"], indirect=True)
+def test_a_cluster_publishes_as_one(
+    broker: Broker, launch: Callable[..., Process], journal_dir: Path
+) -> None:
+    """Every process journals what it serves, and one publisher delivers all of it."""
+    port = free_ports()
+    process = launch(
+        *("--sample-data", "--cluster-mode", "--port", str(port)),
+        *("--journal-dir", str(journal_dir), *broker.flags()),
+    )
+    process.wait_for("listening", os.cpu_count() or 1)
+    options = {
+        "exchange": "bitmex",
+        "symbols": ["XBTUSD"],
+        "from": "2024-03-01T00:00",
+        "to": "2024-03-01T00:01",
+        "dataTypes": ["trade", "book_change"],
+        "withDisconnectMessages": False,
+    }
+    url = f"http://127.0.0.1:{port}/replay-normalized{query(options)}"
+
+    def replay(_: int) -> bytes:
+        with urllib.request.urlopen(url, timeout=60) as response:
+            return bytes(response.read())
+
+    with ThreadPoolExecutor(4) as pool:
+        bodies = set(pool.map(replay, range(8)))
+    assert process.stop(signal.SIGTERM) == 0, "\n".join(process.lines)
+
+    [body] = bodies
+    arrived = broker.arrived()
+    assert_all_arrived(body, arrived)
+    copies = 1 if broker.bus == "nats" else 8  # JetStream knows what it has already
+    assert len(arrived) == copies * body.count(b"\n")

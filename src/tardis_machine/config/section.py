@@ -190,9 +190,9 @@ def options(owner: type[Section]) -> tuple[Option, ...]:
     """Derive the options of a section from its dataclass; what it inherits comes last."""
     hints = get_type_hints(owner)
     found = []
-    own = inspect.get_annotations(owner)
+    own = list(inspect.get_annotations(owner))
     entries = fields(owner)  # type: ignore[arg-type]  # every subclass is a dataclass
-    for entry in sorted(entries, key=lambda entry: entry.name not in own):
+    for entry in sorted(entries, key=lambda e: own.index(e.name) if e.name in own else len(own)):
         known = entry.metadata.get("setting")
         if known is None:
             raise TypeError(f"{owner.__name__}.{entry.name} is not declared with setting()")
