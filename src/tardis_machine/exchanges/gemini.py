@@ -1,0 +1,233 @@
+"""Gemini: typed messages until 2026, then ones that are told apart by their keys."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import AMOUNTS_FIRST, Sided
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    either,
+    equals,
+    pairs,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Part, Route, decoded, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentTime,
+    filled,
+    known_side,
+    required,
+    text,
+    time,
+)
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, micros
+
+_CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
+_TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")
+_MAX_SYMBOLS: Final = 100_000
+
+
+class _TypedTrade(Struct, gc=False):
+    symbol: str
+    event_id: str | int | float | UnsetType | None = UNSET
+    timestamp: SentTime = UNSET
+    price: Sent = UNSET
+    quantity: Sent = UNSET
+    side: str | None = None
+
+
+def _typed_trades(making: Making) -> Route:
+    decode = Decoder(_TypedTrade).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.symbol,
+            text(row.event_id),
+            required(row.price, "trade", "price"),
+            required(row.quantity, "trade", "quantity"),
+            known_side(row.side, "buy", "sell"),
+            time(row.timestamp, "trade", "timestamp"),
+        )
+        return True
+
+    return named({"trade": trade})
+
+
+class _TypedBook(Struct, gc=False):
+    symbol: str
+    changes: Raw
+    auction_events: Raw | UnsetType = UNSET
+
+
+def _typed_book_changes(making: Making) -> Route:
+    decode = Decoder(_TypedBook).decode
+    emit = making.emitter.book_rows
+
+    def updates(line: bytes) -> bool:
+        book = decode(line)
+        # Only the first message of a subscription has the auctions of the past.
+        is_snapshot = book.auction_events is not UNSET
+        emit(book.symbol, is_snapshot, book.changes, None, _CHANGES)
+        return True
+
+    return named({"l2_updates": updates})
+
+
+class _Message(Struct, gc=False):
+    """A trade, an update of a book or its best levels."""
+
+    event: str | UnsetType | None = field(name="e", default=UNSET)
+    symbol: str | UnsetType | None = field(name="s", default=UNSET)
+    nanoseconds: SentTime = field(name="E", default=UNSET)
+    id: str | int | float | UnsetType | None = field(name="t", default=UNSET)
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="q", default=UNSET)
+    buyer_is_maker: Any = field(name="m", default=None)
+    bids: Raw | UnsetType = field(name="b", default=UNSET)
+    asks: Raw | UnsetType = field(name="a", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+
+
+_decode: Final = Decoder(_Message).decode
+_decode_number: Final = Decoder(str | int | float | None).decode
+
+
+def _name(message: _Message) -> str | None:
+    if message.symbol is UNSET or message.symbol is None:
+        return None
+    if message.event == "depthUpdate":
+        return "depth"
+    if message.id is not UNSET:
+        return "trade"
+    return "bookTicker" if message.bid_amount is not UNSET else None
+
+
+def _symbol(message: _Message) -> str:
+    return str(message.symbol).upper()
+
+
+def _time(message: _Message, channel: str) -> Time:
+    return micros(time(message.nanoseconds, channel, "E") // 1000)
+
+
+def _trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trade(message: _Message) -> bool:
+        emit(
+            _symbol(message),
+            text(message.id),
+            required(message.price, "trade", "p"),
+            required(message.amount, "trade", "q"),
+            "sell" if message.buyer_is_maker else "buy",
+            _time(message, "trade"),
+        )
+        return True
+
+    return named({"trade": Part(_decode, trade)})
+
+
+def _book_changes(making: Making) -> Route:
+    emit = making.emitter.book_change
+    known: set[str] = set()
+
+    def depth(message: _Message) -> bool:
+        symbol = _symbol(message)
+        if message.bids is UNSET or message.asks is UNSET:
+            raise MapperError("depth", "no levels")
+        # Nothing but its place tells that the first one is the whole book.
+        is_snapshot = symbol not in known
+        emit(symbol, is_snapshot, message.bids, message.asks, _time(message, "depth"))
+        if is_snapshot:
+            if len(known) >= _MAX_SYMBOLS:  # made up by a broken feed
+                known.clear()
+            known.add(symbol)
+        return True
+
+    return named({"depth": Part(_decode, depth)})
+
+
+def _price(value: Raw | UnsetType) -> str | int | float | None:
+    return None if value is UNSET else filled(_decode_number(value))
+
+
+def _book_tickers(making: Making) -> Route:
+    emit = making.emitter.book_ticker
+    making.emitter.order_book_ticker(AMOUNTS_FIRST)
+
+    def book_ticker(message: _Message) -> bool:
+        emit(
+            _symbol(message),
+            filled(message.ask_amount),
+            _price(message.asks),
+            _price(message.bids),
+            filled(message.bid_amount),
+            _time(message, "bookTicker"),
+        )
+        return True
+
+    return named({"bookTicker": Part(_decode, book_ticker)})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    streams = [
+        f"{symbol.lower()}@{channel}{'@100ms' * (channel == 'depth')}"
+        for channel, symbol in pairs(filters)
+    ]
+    yield {"method": "SUBSCRIBE", "params": list(dict.fromkeys(streams)), "id": 1}
+
+
+def _is_refused(message: Any) -> bool:
+    status = at(message, "status")
+    return isinstance(status, int) and status >= 400
+
+
+def _era(channel: str, make: Any) -> Era:
+    return Era((Channel(channel, str.upper),), make, dispatch=decoded(_decode, _name))
+
+
+_RECORDED: Final = {"l2": ("trade", "l2_updates", "auction_open")}
+"""What a native subscription of the typed messages brings."""
+
+EXCHANGES: Final = (
+    Exchange(
+        name="gemini",
+        types={
+            "trade": (
+                Era((Channel("trade", str.upper),), _typed_trades, until=_TYPED_UNTIL),
+                _era("trade", _trades),
+            ),
+            "book_change": (
+                Era((Channel("l2_updates", str.upper),), _typed_book_changes, until=_TYPED_UNTIL),
+                _era("depth", _book_changes),
+            ),
+            "book_ticker": (_era("bookTicker", _book_tickers),),
+        },
+        dispatch=prefixed(b'{"type":"', "type"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://ws.gemini.com?snapshot=-1"),),
+            subscribe=_subscribe,
+            acks=equals("status", 200),
+            errors=either(equals("result", "error"), present("error"), _is_refused),
+            quiet=frozenset(("trade", "bookTicker")),
+        ),
+        subscriptions=subscriptions(
+            {"type": "subscribe"}, "subscriptions", fields("name", "symbols", _RECORDED)
+        ),
+    ),
+)
