@@ -1,0 +1,194 @@
+"""Bitstamp: channels named {channel}_{symbol}, books that start with a REST snapshot."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    Snapshot,
+    absent,
+    at,
+    either,
+    equals,
+    generated,
+    pairs,
+)
+from tardis_machine.exchanges.dispatch import Handler, Route, keyed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, SentTime, required, text, time
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, micros
+
+_NO_LEVELS: Final = Raw(b"[]")
+_KEPT_UPDATES: Final = 2000
+
+
+class _Trade(Struct, gc=False):
+    id: str | int | float | UnsetType | None = UNSET
+    price: Sent = UNSET
+    amount: Sent = UNSET
+    type: Any = None
+    microtimestamp: SentTime = UNSET
+
+
+class _TradeMessage(Struct, gc=False):
+    event: str | None = None
+    data: _Trade | None = None
+
+
+def _symbol(channel: str) -> str:
+    return channel.rpartition("_")[2].upper()
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_TradeMessage).decode
+    emit = making.emitter.trade
+
+    def handler(symbol: str) -> Handler:
+        def trade(line: bytes) -> bool:
+            message = decode(line)
+            row = message.data
+            if message.event != "trade" or row is None:
+                return False
+            emit(
+                symbol,
+                text(row.id),
+                required(row.price, "live_trades", "price"),
+                required(row.amount, "live_trades", "amount"),
+                "buy" if row.type == 0 else "sell",
+                micros(time(row.microtimestamp, "live_trades", "microtimestamp")),
+            )
+            return True
+
+        return trade
+
+    return lambda name: handler(_symbol(name)) if name.startswith("live_trades_") else None
+
+
+class _Update(Struct, gc=False):
+    timestamp: SentTime = UNSET
+    microtimestamp: SentTime = UNSET
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+    def time(self) -> Time:
+        """Microseconds, where there are any: old snapshots have seconds only."""
+        if self.microtimestamp is UNSET:
+            return time(self.timestamp, "diff_order_book", "timestamp") * 1000
+        return micros(time(self.microtimestamp, "diff_order_book", "microtimestamp"))
+
+    def follows(self, snapshot: "_Update") -> bool:
+        """Tell whether it is newer than a snapshot, as precisely as that can be told."""
+        if snapshot.microtimestamp is UNSET:
+            mine, its = self.timestamp, snapshot.timestamp
+            return time(mine, "diff_order_book", "timestamp") >= time(its, "snapshot", "timestamp")
+        mine, its = self.microtimestamp, snapshot.microtimestamp
+        field = "microtimestamp"
+        return time(mine, "diff_order_book", field) > time(its, "snapshot", field)
+
+
+class _BookMessage(Struct, gc=False):
+    event: str | None = None
+    data: _Update | None = None
+
+
+_decode_book: Final = Decoder(_BookMessage).decode
+
+
+class _Book:
+    """The book of one symbol: what was kept until its snapshot came follows it, one by one."""
+
+    __slots__ = ("_emit", "_kept", "_symbol")
+
+    def __init__(self, symbol: str, making: Making) -> None:
+        self._symbol = symbol
+        self._emit = making.emitter.book_change
+        self._kept: deque[_Update] | None = deque(maxlen=_KEPT_UPDATES)
+
+    def __call__(self, line: bytes) -> bool:
+        message = _decode_book(line)
+        update = message.data
+        if update is None or message.event not in {"data", "snapshot"}:
+            return False
+        if message.event == "snapshot":
+            self._start(update)
+        elif self._kept is None:
+            self._send(update, is_snapshot=False)
+        else:
+            self._kept.append(update)
+        return True
+
+    def _start(self, snapshot: _Update) -> None:
+        newer = [update for update in self._kept or () if update.follows(snapshot)]
+        self._send(snapshot, is_snapshot=True)
+        self._kept = None
+        for update in newer:
+            self._send(update, is_snapshot=False)
+
+    def _send(self, update: _Update, *, is_snapshot: bool) -> None:
+        self._emit(self._symbol, is_snapshot, update.bids, update.asks, update.time())
+
+
+def _book_changes(making: Making) -> Route:
+    books: dict[str, _Book] = {}
+
+    def route(name: str) -> Handler | None:
+        if not name.startswith("diff_order_book_"):
+            return None
+        symbol = _symbol(name)
+        book = books.get(symbol)
+        if book is None:
+            book = books[symbol] = _Book(symbol, making)
+        return book
+
+    return route
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for channel, symbol in pairs(filters):
+        yield {"event": "bts:subscribe", "data": {"channel": f"{channel}_{symbol}"}}
+
+
+def _subscriptions(message: Any) -> list[Filter] | None:
+    wanted = at(message, "data.channel")
+    if at(message, "event") != "bts:subscribe" or not isinstance(wanted, str):
+        return None
+    channel, _, symbol = wanted.rpartition("_")
+    return [Filter(channel, (symbol,))] if channel else [Filter(wanted, ())]
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="bitstamp",
+        types={
+            "trade": (Era((Channel("live_trades", str.lower),), _trades),),
+            "book_change": (Era((Channel("diff_order_book", str.lower),), _book_changes),),
+        },
+        dispatch=keyed("channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://ws.bitstamp.net"),),
+            subscribe=_subscribe,
+            acks=equals("event", "bts:subscription_succeeded"),
+            errors=either(absent("channel"), equals("event", "bts:request_reconnect")),
+            snapshots=(
+                Snapshot(
+                    deltas="diff_order_book",
+                    url="https://www.bitstamp.net/api/v2/order_book/{symbol}?group=1",
+                    render=generated(
+                        '{"data":<answer>,"event":"snapshot",'
+                        '"channel":"diff_order_book_{symbol}","generated":true}'
+                    ),
+                ),
+            ),
+            quiet=frozenset(("live_trades",)),
+        ),
+        subscriptions=_subscriptions,
+    ),
+)
