@@ -5,7 +5,7 @@ from tardis_machine.emit import create
 from tardis_machine.exchanges import BookGapError, MapperError
 from tardis_machine.exchanges.errors import LostUpdateError
 from tardis_machine.exchanges.exchange import Making
-from tardis_machine.exchanges.joins import JoinedBook, folded
+from tardis_machine.exchanges.joins import JoinedBook, amended, folded
 
 
 class Update(msgspec.Struct):
@@ -146,9 +146,23 @@ def test_updates_are_folded_into_the_levels_that_a_snapshot_has() -> None:
     assert folded(levels, updates) == [("98", 7), ("97", 0), ("96", "6")]
 
 
+def test_removed_levels_stay_in_an_amended_snapshot() -> None:
+    levels = [["99", "1"], ["98", "2", "more"], ["98", "3"], ["97", None]]
+    updates = [msgspec.Raw(b'[["99","0"],["96","5"]]'), [["98", 7], ["96", "6", 0]]]
+    assert amended(levels, updates) == [
+        ("99", "0"),
+        ("98", 7),
+        ("98", "3"),
+        ("97", 0),
+        ("96", "6"),
+    ]
+
+
 @pytest.mark.parametrize("levels", [[["1"]], [[]], [7], [None]])
 def test_levels_without_price_and_amount_are_malformed(levels: list[list[str]]) -> None:
     with pytest.raises(MapperError, match="a level without price and amount"):
         folded(levels, [])
     with pytest.raises(MapperError, match="a level without price and amount"):
         folded([], [levels])
+    with pytest.raises(MapperError, match="a level without price and amount"):
+        amended(levels, [])

@@ -19,6 +19,7 @@ from tardis_machine.exchanges import (
     ftx,
     gate_io,
     gemini,
+    huobi,
     hyperliquid,
     kraken,
     mexc,
@@ -68,6 +69,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     okex_spreads.EXCHANGES,
     serum.EXCHANGES,
     upbit.EXCHANGES,
+    huobi.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

@@ -24,6 +24,9 @@ Outgoing = str | Mapping[str, Any] | Sequence[Any]
 Predicate = Callable[[Any], bool]
 """Asks something of a decoded message, whatever it is."""
 
+Template = str | Callable[[str], str]
+"""Text that names {symbol}; or a function of it, where a URL has a symbol's parts."""
+
 _UNKNOWN_SYMBOL: Final = re.compile(
     r"(unknown|invalid|expired|unsupported|illegal|wrong|bad)\W+(or expired )?"
     r"(symbol|market|instrument|product|pair|topic|channel|stream|table|coin|asset|contract)"
@@ -154,7 +157,7 @@ class Poller:
     """A channel that is asked for by REST, again and again; per symbol or, without any, once."""
 
     channel: str
-    urls: tuple[str, ...]
+    urls: tuple[Template, ...]
     render: Render
     every_s: float
     per_symbol: bool = True
@@ -328,8 +331,10 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[at : at + size]
 
 
-def spelled(template: str, symbol: str) -> str:
+def spelled(template: Template, symbol: str) -> str:
     """Put a symbol into a template that has {symbol}, {SYMBOL} or {sym} in it."""
+    if not isinstance(template, str):
+        return template(symbol)
     return (
         template.replace("{symbol}", symbol)
         .replace("{SYMBOL}", symbol.upper())

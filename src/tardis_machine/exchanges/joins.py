@@ -196,3 +196,26 @@ def folded(
     except (LookupError, TypeError, OverflowError):
         raise MapperError("book", "a level without price and amount") from None
     return list(by_price.items())
+
+
+def amended(
+    levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
+) -> list[tuple[_Price, _Price]]:
+    """As `folded`, but no level leaves the snapshot: removed ones stay, with an amount of 0.
+
+    Where it has a price twice, an update changes the first.
+    """
+    pairs: list[tuple[_Price, _Price]] = []
+    found: dict[_Price, int] = {}
+    try:
+        for level in levels:
+            found.setdefault(level[0] or 0, len(pairs))
+            pairs.append((level[0] or 0, level[1] or 0))
+        for update in updates:
+            for level in _decode_levels(update) if isinstance(update, Raw) else update:
+                pair = level[0] or 0, level[1] or 0
+                at = found.setdefault(pair[0], len(pairs))
+                pairs[at : at + 1] = [pair]
+    except (LookupError, TypeError):
+        raise MapperError("book", "a level without price and amount") from None
+    return pairs
