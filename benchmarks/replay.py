@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +32,9 @@ import msgspec
 import picows
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
+from tardis_machine import exchanges
+from tardis_machine.exchanges.dialect import Session
+from tardis_machine.filters import normalize
 from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE, split
 
@@ -62,6 +65,7 @@ CASES: Final = (
         (*BASE, "book_snapshot_20_grouped5_100ms"),
         15,
     ),
+    Case("raw, as the exchange sent it", "WebSocket", (), 0.7),
     Case("trade+book_change", "WebSocket", BASE, 6),
     Case("… with book_snapshot_50_0ms", "WebSocket", (*BASE, "book_snapshot_50_0ms")),
     Case("… with trade_bar_1s", "WebSocket", (*BASE, "trade_bar_1s")),
@@ -139,7 +143,7 @@ def measure(case: Case, workload: Workload, cache_dir: Path, minutes: int) -> Me
         url = _url(case, workload, port, minutes)
         before = _cpu_s(pid)
         began = time.perf_counter()
-        messages, size = _consume(case.transport, url)
+        messages, size = _consume(case.transport, url, _subscriptions(case, workload))
         wall = time.perf_counter() - began
         cpu = _cpu_s(pid) - before
         return Measured(messages, size / 1e6, wall, cpu, _peak_mb(pid))
@@ -183,6 +187,9 @@ def _url(case: Case, workload: Workload, port: int, minutes: int) -> str:
         "from": START.isoformat(),
         "to": (START + timedelta(minutes=minutes)).isoformat(),
     }
+    if not case.data_types and case.transport == "WebSocket":
+        query = "&".join(f"{name}={quote(str(value))}" for name, value in options.items())
+        return f"ws://127.0.0.1:{port + 1}/ws-replay?{query}"
     if case.data_types:
         options |= {"symbols": workload.symbols, "dataTypes": case.data_types}
         path = "/replay-normalized" if case.transport == "HTTP" else "/ws-replay-normalized"
@@ -193,16 +200,26 @@ def _url(case: Case, workload: Workload, port: int, minutes: int) -> str:
     return f"{scheme}://127.0.0.1:{number}{path}?options={quote(json.dumps(options))}"
 
 
-def _consumer(transport: str, url: str) -> "subprocess.Popen[bytes]":
+def _subscriptions(case: Case, workload: Workload) -> list[str]:
+    """What a client of the exchange sends, where the case is a native replay."""
+    if case.data_types or case.transport == "HTTP":
+        return []
+    dialect = exchanges.get(workload.exchange).live
+    assert dialect is not None
+    messages = dialect.subscribe(normalize(workload.filters), Session(0))
+    return [msgspec.json.encode(each).decode() for each in messages]
+
+
+def _consumer(transport: str, url: str, said: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.replay", "--consume", transport, url],
+        [sys.executable, "-m", "benchmarks.replay", "--consume", transport, url, *said],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parent.parent,
     )
 
 
-def _consume(transport: str, url: str) -> tuple[int, int]:
-    output, _ = _consumer(transport, url).communicate()
+def _consume(transport: str, url: str, said: Sequence[str] = ()) -> tuple[int, int]:
+    output, _ = _consumer(transport, url, said).communicate()
     messages, size = map(int, output.split())
     return messages, size
 
@@ -244,9 +261,11 @@ class _Counter(picows.WSListener):
             transport.disconnect()
 
 
-async def consume_websocket(url: str) -> tuple[int, int]:
+async def consume_websocket(url: str, said: Sequence[str]) -> tuple[int, int]:
     """Read frames until the server closes; count messages and bytes."""
     transport, listener = await picows.ws_connect(_Counter, url)
+    for message in said:
+        transport.send(picows.WSMsgType.TEXT, message.encode())
     await transport.wait_disconnected()
     assert isinstance(listener, _Counter)
     return listener.messages, listener.size
@@ -292,11 +311,12 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     parser.add_argument("--exchange", choices=[each.exchange for each in WORKLOADS])
     parser.add_argument("--only", default="", help="only cases whose line contains this text")
-    parser.add_argument("--consume", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--consume", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.consume:
-        transport, url = arguments.consume
-        result = consume_http(url) if transport == "HTTP" else asyncio.run(consume_websocket(url))
+        transport, url, *said = arguments.consume
+        http = transport == "HTTP"
+        result = consume_http(url) if http else asyncio.run(consume_websocket(url, said))
         print(*result)
         return
     minutes = arguments.minutes

@@ -18,7 +18,7 @@ from tardis_machine.options import (
     parse_replay_normalized,
 )
 from tardis_machine.replay.normalized import NormalizedReplay
-from tardis_machine.replay.raw import MergedRawReplay, RawReplay
+from tardis_machine.replay.raw import MergedRawReplay, NativeReplay, RawReplay
 from tardis_machine.sample import SAMPLE
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "HistoryOptions",
     "Malformed",
     "MergedRawReplay",
+    "NativeReplay",
     "NormalizeError",
     "NormalizedReplay",
     "RawReplay",

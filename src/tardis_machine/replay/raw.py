@@ -114,6 +114,33 @@ class RawReplay(Replay):
                 )
 
 
+class NativeReplay(Replay):
+    """One raw replay for a client that speaks the exchange's own protocol: its messages alone."""
+
+    def __init__(self, options: ReplayOptions, *, history: History) -> None:
+        super().__init__(history)
+        self.malformed = 0
+        with self._opening():
+            self._reader = self._read(options.exchange, options.filters, options.from_, options.to)
+
+    def pending(self) -> Future[object] | None:
+        """What the next piece has to wait for; None if it will not block."""
+        return self._reader.pending()
+
+    def pieces(self) -> Iterator[list[bytes]]:
+        """Give messages as they were sent, a piece at a time."""
+        try:
+            for piece in self._reader:
+                lines = split(piece)
+                if not are_stamped(lines):
+                    proper = [line for line in lines if is_stamped(line)]
+                    self.malformed += sum(map(bool, lines)) - len(proper)
+                    lines = proper
+                yield [line[MESSAGE:] for line in lines]
+        finally:
+            self.close()
+
+
 class MergedRawReplay(Replay):
     """Raw replays merged by local time, for clients that speak exchanges' own protocols.
 

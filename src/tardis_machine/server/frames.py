@@ -1,5 +1,6 @@
 """WebSocket frames of a server: text, many at once, and control."""
 
+from collections.abc import Sequence
 from typing import Final
 
 _TEXT: Final = 0x81
@@ -36,9 +37,14 @@ def text_frames(ndjson: bytes) -> bytes:
     """
     lines = ndjson.split(b"\n")
     lines.pop()
-    parts = [b""] * (2 * len(lines))
-    parts[::2] = map(_HEADERS.__getitem__, map(len, lines))
-    parts[1::2] = lines
+    return frames_of(lines)
+
+
+def frames_of(messages: Sequence[bytes]) -> bytes:
+    """Turn messages into one buffer with a text frame for each."""
+    parts = [b""] * (2 * len(messages))
+    parts[::2] = map(_HEADERS.__getitem__, map(len, messages))
+    parts[1::2] = messages
     return b"".join(parts)
 
 

@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
@@ -19,8 +20,9 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter, normalize
 from tardis_machine.options import OptionsError, ReplayOptions, parse_replay
-from tardis_machine.replay import MergedRawReplay
+from tardis_machine.replay import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
+from tardis_machine.server.frames import frames_of, text_frames
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
 from tardis_machine.waiting import settled
@@ -130,6 +132,59 @@ class NativeReplays:
             self._services.handover.release(name)
 
 
+Step = Iterable[tuple[int, bytes, int]]
+"""The number of a connection, frames for it, how many they are; in the order of local time."""
+
+
+class _Source(Protocol):
+    """What is replayed to a session, as frames."""
+
+    @property
+    def malformed(self) -> int: ...
+
+    def pending(self) -> "Future[object] | None": ...
+
+    def steps(self) -> Iterator[Step]: ...
+
+    def close(self) -> None: ...
+
+
+class _Sole:
+    """The replay of a session with one connection: nothing has to be merged."""
+
+    def __init__(self, replay: NativeReplay) -> None:
+        self._replay = replay
+        self.pending = replay.pending
+        self.close = replay.close
+
+    @property
+    def malformed(self) -> int:
+        return self._replay.malformed
+
+    def steps(self) -> Iterator[Step]:
+        for messages in self._replay.pieces():
+            yield ((0, frames_of(messages), len(messages)),)
+
+
+class _Several:
+    """The replays of a session, in step: what is later goes out later, to whichever connection."""
+
+    def __init__(self, replay: MergedRawReplay) -> None:
+        self._replay = replay
+        self.pending = replay.pending
+        self.close = replay.close
+
+    @property
+    def malformed(self) -> int:
+        return self._replay.malformed
+
+    def steps(self) -> Iterator[Step]:
+        for step in self._replay.steps():
+            yield (
+                (index, text_frames(lines), lines.count(b"\n")) for index, lines in step.by_stream()
+            )
+
+
 class _Replay:
     """One session: it waits for connections and their subscriptions, then replays to all."""
 
@@ -182,7 +237,12 @@ class _Replay:
     async def _replay(self) -> None:
         services = self._services
         clients = [client for client in self._clients if not client.gone]
-        replay = MergedRawReplay([client.start() for client in clients], history=services.history)
+        options = [client.start() for client in clients]
+        replay: _Source
+        if len(options) == 1:
+            replay = _Sole(NativeReplay(options[0], history=services.history))
+        else:
+            replay = _Several(MergedRawReplay(options, history=services.history))
         metrics = services.metrics
         total = 0
         began = time.monotonic()
@@ -211,7 +271,7 @@ class _Replay:
                 },
             )
 
-    async def _deliver(self, replay: MergedRawReplay, clients: list[_Client]) -> int:
+    async def _deliver(self, replay: "_Source", clients: list[_Client]) -> int:
         services = self._services
         messages = services.metrics.messages.labels(REPLAY)
         sent_bytes = services.metrics.bytes.labels(REPLAY)
@@ -242,18 +302,17 @@ class _Replay:
                 raise
             if step is None:
                 break
-            # In the order of local time also between connections: not one after the other.
-            for index, data in step.by_stream():
+            for index, frames, count in step:
                 client = clients[index]
                 if not client.gone:
                     try:
-                        client.session.write(data)
+                        client.session.write(frames)
                     except ConnectionError:
                         client.gone = True
-                written += len(data)
-                sent_bytes.inc(len(data))
-            total += step.count
-            messages.inc(step.count)
+                written += len(frames)
+                sent_bytes.inc(len(frames))
+                total += count
+                messages.inc(count)
             if written >= _SEND_BYTES:
                 await drain()
         await drain()

@@ -111,12 +111,12 @@ class Session:
 
     async def send(self, lines: bytes) -> None:
         """Send a frame per line and wait until the client has taken most of them."""
-        self.write(lines)
+        self.write(text_frames(lines))
         await self.drain()
 
-    def write(self, lines: bytes) -> None:
-        """Send a frame per line; `drain` waits, after as many as are to go out at once."""
-        self.outlet.write(text_frames(lines))
+    def write(self, frames: bytes) -> None:
+        """Send frames; `drain` waits, after as many as are to go out at once."""
+        self.outlet.write(frames)
 
     async def drain(self) -> None:
         """Wait until the client has taken most of what was sent."""
@@ -128,7 +128,7 @@ class Session:
         unsent = 0 if transport is None else transport.get_write_buffer_size()
         if unsent > MAX_BACKLOG_BYTES:
             raise BackpressureError(unsent)
-        self.write(lines)
+        self.write(text_frames(lines))
 
     async def run(self, route: str, work: Coroutine[Any, Any, Close]) -> None:
         """Do an endpoint's work and close, whichever side comes first."""
