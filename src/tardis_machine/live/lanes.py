@@ -43,11 +43,6 @@ class Lane:
         self._handle: Callable[[bytes], bool]
         self.reset()
 
-    @property
-    def has_books(self) -> bool:
-        """Whether a lost message makes what follows wrong."""
-        return self.type == BOOKS
-
     def reset(self) -> None:
         """Start anew: mapper, books, bars."""
         self._emitter.reset()
