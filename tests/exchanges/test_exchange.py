@@ -5,7 +5,7 @@ import pytest
 from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import UnsupportedTypeError
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.dispatch import Part, Route, keyed, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.filters import Filter
 
@@ -200,6 +200,29 @@ def test_types_of_one_mapper_may_tell_their_channels_differently() -> None:
     assert handle(b'{"topic":"y"}')
     assert not handle(b'{"channel":"y"}')
     assert not handle(b'{"topic":"x"}')
+
+
+def test_a_line_reaches_every_type_that_wants_it_whichever_way_it_is_told() -> None:
+    taken: list[str] = []
+
+    def makes(what: str) -> Callable[[Making], Route]:
+        def take(_: bytes) -> bool:
+            taken.append(what)
+            return True
+
+        return lambda making: named({"x": take})
+
+    exchange = Exchange(
+        name="example",
+        types={
+            "trade": (Era((Channel("x"),), makes("trade")),),
+            "liquidation": (Era((Channel("x"),), makes("liquidation"), dispatch=keyed("channel")),),
+        },
+        dispatch=prefixed(b'{"channel":"', "channel"),
+    )
+    handle = exchange.mapper(["trade", "liquidation"], None, create("example", []))
+    assert handle(b'{"channel":"x"}')
+    assert taken == ["trade", "liquidation"]
 
 
 def test_a_type_that_the_exchange_lacks_says_what_it_has() -> None:

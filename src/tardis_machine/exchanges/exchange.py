@@ -144,7 +144,14 @@ class Exchange:
             ((dispatch, its),) = routes.items()
             return dispatch(parts_of(its), emitter)
         handlers = [dispatch(parts_of(its)) for dispatch, its in routes.items()]
-        return lambda line: any(handle(line) for handle in handlers)
+
+        def handle(line: bytes) -> bool:
+            handled = False
+            for each in handlers:  # types of different eras may want the same line
+                handled |= each(line)
+            return handled
+
+        return handle
 
     def _eras(self, data_type: str) -> tuple[Era, ...]:
         try:

@@ -1,6 +1,6 @@
 """Gemini: typed messages until 2026, then ones that are told apart by their keys."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -117,6 +117,9 @@ def _name(message: _Message) -> str | None:
     return "bookTicker" if message.bid_amount is not UNSET else None
 
 
+_BY_KEYS: Final = decoded(_decode, _name)
+
+
 def _symbol(message: _Message) -> str:
     return str(message.symbol).upper()
 
@@ -197,8 +200,8 @@ def _is_refused(message: Any) -> bool:
     return isinstance(status, int) and status >= 400
 
 
-def _era(channel: str, make: Any) -> Era:
-    return Era((Channel(channel, str.upper),), make, dispatch=decoded(_decode, _name))
+def _era(channel: str, make: Callable[[Making], Route]) -> Era:
+    return Era((Channel(channel, str.upper),), make, dispatch=_BY_KEYS)
 
 
 _RECORDED: Final = {"l2": ("trade", "l2_updates", "auction_open")}
