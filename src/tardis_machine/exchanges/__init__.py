@@ -11,6 +11,7 @@ from tardis_machine.exchanges import (
     binance_dex,
     binance_options,
     bitfinex,
+    bitget,
     bitmex,
     bitstamp,
     catalog,
@@ -70,6 +71,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     serum.EXCHANGES,
     upbit.EXCHANGES,
     huobi.EXCHANGES,
+    bitget.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

@@ -1,0 +1,483 @@
+"""Bitget: spot and futures speak alike; version 3 renamed channels, and sends books as updates."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import ASK_FIRST
+from tardis_machine.exchanges.continuity import Continuity
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    Subscribe,
+    chunks,
+    equals,
+)
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentLevels,
+    best,
+    nonzero,
+    required,
+    side,
+    symbol,
+    ticker_time,
+    time,
+)
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+
+Maker = Callable[[Making], Route]
+_VERSION_3: Final = date("2026-04-28")
+_BOTH: Final = frozenset(("snapshot", "update"))
+_NO_FUNDING: Final = frozenset(("", "0"))
+
+
+# Version 2 ----------------------------------------------------------------------------------------
+
+
+class _Argument2(Struct, gc=False):
+    symbol: str | None = field(name="instId", default=None)
+
+
+class _Trade2(Struct, gc=False):
+    price: Sent
+    size: Sent
+    timestamp: Sent = field(name="ts", default=UNSET)
+    id: str | None = field(name="tradeId", default=None)
+    side: str | None = None
+
+
+class _Trades2(Struct, gc=False):
+    arg: _Argument2
+    action: str | None = None
+    data: list[_Trade2] = []
+
+
+def _trades_2(making: Making) -> Route:
+    decode = Decoder(_Trades2).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "update":  # a snapshot repeats what was there before
+            return False
+        for row in message.data:
+            emit(
+                symbol(message.arg.symbol, "trade"),
+                row.id,
+                required(row.price, "trade", "price"),
+                required(row.size, "trade", "size"),
+                side(row.side, "buy"),
+                time(row.timestamp, "trade", "ts"),
+            )
+        return True
+
+    return named({"trade": trades})
+
+
+class _Book2(Struct, gc=False):
+    bids: Raw
+    asks: Raw
+    timestamp: Sent = field(name="ts", default=UNSET)
+
+
+class _Books2(Struct, gc=False):
+    arg: _Argument2
+    action: str | None = None
+    data: list[_Book2] = []
+
+
+def _book_changes_2(making: Making) -> Route:
+    decode = Decoder(_Books2).decode
+    emit = making.emitter.book_change
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "snapshot":
+            return False
+        for row in message.data:
+            name = symbol(message.arg.symbol, "books15")
+            emit(name, True, row.bids, row.asks, time(row.timestamp, "books15", "ts"))
+        return True
+
+    return named({"books15": book_changes})
+
+
+class _Best2(Struct, gc=False):
+    asks: SentLevels = None
+    bids: SentLevels = None
+    timestamp: Sent = field(name="ts", default=UNSET)
+
+
+class _Bests2(Struct, gc=False):
+    arg: _Argument2
+    action: str | None = None
+    data: list[_Best2] = []
+
+
+def _book_tickers_2(making: Making) -> Route:
+    decode = Decoder(_Bests2).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "snapshot":
+            return False
+        for row in message.data:
+            ask_price, ask_amount = best(row.asks, "books1")
+            bid_price, bid_amount = best(row.bids, "books1")
+            name = symbol(message.arg.symbol, "books1")
+            timestamp = time(row.timestamp, "books1", "ts")
+            emit(name, ask_amount, ask_price, bid_price, bid_amount, timestamp)
+        return True
+
+    return named({"books1": book_tickers})
+
+
+class _Ticker2(Struct, gc=False):
+    symbol: str | None = None
+    last: Sent = field(name="lastPr", default=UNSET)
+    open_interest: Sent = field(name="holdingAmount", default=UNSET)
+    index_price: Sent = field(name="indexPrice", default=UNSET)
+    mark_price: Sent = field(name="markPrice", default=UNSET)
+    funding_rate: Sent = field(name="fundingRate", default=UNSET)
+    funding_time: Sent = field(name="nextFundingTime", default=UNSET)
+    timestamp: Sent = field(name="ts", default=UNSET)
+
+
+class _Tickers2(Struct, gc=False):
+    action: str | None = None
+    data: list[_Ticker2] = []
+
+
+def _derivative_tickers_2(making: Making) -> Route:
+    decode = Decoder(_Tickers2).decode
+    emit = making.emitter.derivative_ticker
+
+    def derivative_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "snapshot":
+            return False
+        for row in message.data:
+            has_funding = row.funding_time != "0"
+            rate = required(row.funding_rate, "ticker", "fundingRate") if has_funding else None
+            funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
+            emit(
+                symbol(row.symbol, "ticker"),
+                ticker_time(row.timestamp),
+                last_price=required(row.last, "ticker", "lastPr"),
+                open_interest=required(row.open_interest, "ticker", "holdingAmount"),
+                funding_rate=rate,
+                funding_timestamp=funding,
+                index_price=required(row.index_price, "ticker", "indexPrice"),
+                mark_price=required(row.mark_price, "ticker", "markPrice"),
+            )
+        return True
+
+    return named({"ticker": derivative_tickers})
+
+
+# Version 3 ----------------------------------------------------------------------------------------
+
+
+class _Argument3(Struct, gc=False):
+    symbol: str | None = None
+
+
+class _Trade3(Struct, gc=False):
+    price: Sent = field(name="p")
+    amount: Sent = field(name="v")
+    timestamp: Sent = field(name="T", default=UNSET)
+    id: str | None = field(name="i", default=None)
+    side: str | None = field(name="S", default=None)
+
+
+class _Trades3(Struct, gc=False):
+    arg: _Argument3
+    action: str | None = None
+    data: list[_Trade3] = []
+
+
+def _trades_3(making: Making) -> Route:
+    decode = Decoder(_Trades3).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "update":
+            return False
+        for row in message.data:
+            emit(
+                symbol(message.arg.symbol, "publicTrade"),
+                row.id,
+                row.price or required(row.price, "publicTrade", "p"),
+                row.amount or required(row.amount, "publicTrade", "v"),
+                side(row.side, "buy"),
+                time(row.timestamp, "publicTrade", "T"),
+            )
+        return True
+
+    return named({"publicTrade": trades})
+
+
+class _Book3(Struct, gc=False):
+    bids: Raw = field(name="b")
+    asks: Raw = field(name="a")
+    timestamp: Sent = field(name="ts", default=UNSET)
+    last_id: int | None = field(name="seq", default=None)
+    previous_id: int | None = field(name="pseq", default=None)
+
+
+class _Books3(Struct, gc=False):
+    arg: _Argument3
+    action: str | None = None
+    data: list[_Book3] = []
+
+
+def _book_changes_3(making: Making) -> Route:
+    decode = Decoder(_Books3).decode
+    emit = making.emitter.book_change
+    ids = Continuity("books", checks_ids=making.checks_ids)
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        if message.action not in _BOTH:
+            return False
+        is_snapshot = message.action == "snapshot"
+        for row in message.data:
+            name = symbol(message.arg.symbol, "books")
+            if is_snapshot:
+                ids.start(name, row.last_id)
+            elif not ids.follow(name, row.previous_id, row.last_id):
+                continue
+            emit(name, is_snapshot, row.bids, row.asks, time(row.timestamp, "books", "ts"))
+        return True
+
+    return named({"books": book_changes})
+
+
+class _Best3(Struct, gc=False):
+    asks: SentLevels = field(name="a", default=None)
+    bids: SentLevels = field(name="b", default=None)
+    timestamp: Sent = field(name="ts", default=UNSET)
+
+
+class _Bests3(Struct, gc=False):
+    arg: _Argument3
+    action: str | None = None
+    data: list[_Best3] = []
+
+
+def _book_tickers_3(making: Making) -> Route:
+    decode = Decoder(_Bests3).decode
+    making.emitter.order_book_ticker(ASK_FIRST)
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "snapshot":
+            return False
+        for row in message.data:
+            ask_price, ask_amount = best(row.asks, "books1")
+            bid_price, bid_amount = best(row.bids, "books1")
+            emit(
+                symbol(message.arg.symbol, "books1"),
+                nonzero(ask_amount),
+                nonzero(ask_price),
+                nonzero(bid_price),
+                nonzero(bid_amount),
+                time(row.timestamp, "books1", "ts"),
+            )
+        return True
+
+    return named({"books1": book_tickers})
+
+
+class _Ticker3(Struct, gc=False):
+    last: Sent = field(name="lastPrice", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+    index_price: Sent = field(name="indexPrice", default=UNSET)
+    mark_price: Sent = field(name="markPrice", default=UNSET)
+    funding_rate: Sent = field(name="fundingRate", default=UNSET)
+    funding_time: Sent = field(name="nextFundingTime", default=UNSET)
+
+
+class _Tickers3(Struct, gc=False):
+    arg: _Argument3
+    action: str | None = None
+    data: list[_Ticker3] = []
+    timestamp: Sent = field(name="ts", default=UNSET)
+
+
+def _derivative_tickers_3(making: Making) -> Route:
+    decode = Decoder(_Tickers3).decode
+    emit = making.emitter.derivative_ticker
+
+    def derivative_tickers(line: bytes) -> bool:
+        message = decode(line)
+        if message.action not in _BOTH:
+            return False
+        for row in message.data:
+            has_funding = row.funding_time not in _NO_FUNDING
+            rate = required(row.funding_rate, "ticker", "fundingRate") if has_funding else None
+            funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
+            emit(
+                symbol(message.arg.symbol, "ticker"),
+                ticker_time(message.timestamp),
+                last_price=required(row.last, "ticker", "lastPrice"),
+                open_interest=required(row.open_interest, "ticker", "openInterest"),
+                funding_rate=rate,
+                funding_timestamp=funding,
+                index_price=required(row.index_price, "ticker", "indexPrice"),
+                mark_price=required(row.mark_price, "ticker", "markPrice"),
+            )
+        return True
+
+    return named({"ticker": derivative_tickers})
+
+
+class _Liquidation(Struct, gc=False):
+    symbol: str
+    price: Sent
+    amount: Sent
+    timestamp: Sent = field(name="ts", default=UNSET)
+    side: str | None = None
+
+
+class _Liquidations(Struct, gc=False):
+    action: str | None = None
+    data: list[_Liquidation] = []
+
+
+def _liquidations(making: Making) -> Route:
+    decode = Decoder(_Liquidations).decode
+    emit = making.emitter.liquidation
+
+    def liquidations(line: bytes) -> bool:
+        message = decode(line)
+        if message.action != "update":
+            return False
+        for row in message.data:
+            emit(
+                row.symbol,
+                None,
+                required(row.price, "liquidation", "price"),
+                required(row.amount, "liquidation", "amount"),
+                "sell" if row.side == "buy" else "buy",  # theirs is the position's
+                time(row.timestamp, "liquidation", "ts"),
+            )
+        return True
+
+    return named({"liquidation": liquidations})
+
+
+# Exchanges ----------------------------------------------------------------------------------------
+
+
+def _spot(_: str) -> str:
+    return "spot"
+
+
+def _settled_in(symbol: str) -> str:
+    """Name the market of a contract by what it is settled in."""
+    if symbol.endswith("USDT"):
+        return "usdt-futures"
+    return "usdc-futures" if symbol.endswith("PERP") else "coin-futures"
+
+
+_MARKETS: Final = ("usdt-futures", "usdc-futures", "coin-futures")
+
+
+def _requests(op: str, market: Callable[[str], str]) -> Subscribe:
+    def requests(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+        arguments: list[dict[str, Any]] = []
+        for each in filters:
+            if each.channel == "liquidation":  # come for whole markets
+                arguments += [{"instType": name, "topic": each.channel} for name in _MARKETS]
+            else:
+                arguments += [
+                    {"instType": market(name), "topic": each.channel, "symbol": name}
+                    for name in each.symbols or ()
+                ]
+        for some in chunks(arguments, 5):
+            yield {"op": op, "args": some}
+
+    return requests
+
+
+def _live(market: Callable[[str], str]) -> Dialect:
+    return Dialect(
+        endpoints=(Endpoint(url="wss://ws.bitget.com/v3/ws/public"),),
+        subscribe=_requests("subscribe", market),
+        unsubscribe=_requests("unsubscribe", market),
+        data=(b'{"action":"',),
+        acks=equals("event", "subscribe", "unsubscribe"),
+        errors=equals("event", "error"),
+        quiet=frozenset(("publicTrade", "liquidation")),
+        without_symbols=frozenset(("liquidation",)),
+        throttle_s=0.1,
+    )
+
+
+_by_channel: Final = fields("channel", "instId")
+_by_topic: Final = fields("topic", "symbol")
+
+
+def _asked(entry: Any) -> Iterable[Filter]:
+    """Read an argument; clients of version 2 name its channel and symbol otherwise."""
+    return _by_topic(entry) if "topic" in entry else _by_channel(entry)
+
+
+_NATIVE: Final = subscriptions({"op": "subscribe"}, "args", _asked)
+
+
+_CHANNELS: Final = keyed("arg", "channel")
+_TOPICS: Final = keyed("arg", "topic")
+
+
+def _era_2(make: Maker, channel: str, spell: Callable[[str], str] = str.upper) -> Era:
+    return Era((Channel(channel, spell),), make, _VERSION_3, _CHANNELS)
+
+
+def _eras(before: tuple[Maker, str], now: tuple[Maker, str]) -> tuple[Era, Era]:
+    return _era_2(*before), Era((Channel(now[1], str.upper),), now[0])
+
+
+_SPOT: Final = {
+    "trade": _eras((_trades_2, "trade"), (_trades_3, "publicTrade")),
+    "book_change": _eras((_book_changes_2, "books15"), (_book_changes_3, "books")),
+    "book_ticker": _eras((_book_tickers_2, "books1"), (_book_tickers_3, "books1")),
+}
+
+EXCHANGES: Final = (
+    Exchange(
+        name="bitget",
+        types=_SPOT,
+        dispatch=_TOPICS,
+        live=_live(_spot),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="bitget-futures",
+        types={
+            "trade": _SPOT["trade"],
+            "book_change": _SPOT["book_change"],
+            "derivative_ticker": (
+                _era_2(_derivative_tickers_2, "ticker", str),
+                Era((Channel("ticker", str.upper),), _derivative_tickers_3),
+            ),
+            "liquidation": (Era((Channel("liquidation", takes_symbols=False),), _liquidations),),
+            "book_ticker": _SPOT["book_ticker"],
+        },
+        dispatch=_TOPICS,
+        live=_live(_settled_in),
+        subscriptions=_NATIVE,
+    ),
+)
