@@ -61,7 +61,7 @@ def best(
 
 def symbol(value: str | None, channel: str) -> str:
     """A symbol that is not always there; without one the message is malformed."""
-    if not value:
+    if value is None:
         raise MapperError(channel, "no symbol")
     return value
 

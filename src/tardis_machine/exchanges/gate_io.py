@@ -1,12 +1,24 @@
 """Gate.io: messages of a channel with an event and a result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects, Signed
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    both,
+    either,
+    equals,
+    negated,
+    present,
+    reads_as_unknown_symbol,
+)
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
@@ -19,6 +31,8 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
+from tardis_machine.exchanges.subscriptions import subscriptions
+from tardis_machine.filters import Filter
 
 _MILLISECONDS: Final = 1000
 _NO_LEVELS: Final = Raw(b"[]")
@@ -225,6 +239,48 @@ def _book_tickers(making: Making) -> Route:
     return named({"futures.book_ticker": book_tickers})
 
 
+ERRORS: Final = present("error")
+ACKS: Final = both(equals("event", "subscribe", "unsubscribe"), negated(ERRORS))
+REFUSALS: Final = either(reads_as_unknown_symbol, equals("error.code", 2))  # a wrong argument
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    for each in filters:
+        payloads = [[symbol, "20", "0"] for symbol in each.symbols or ()]
+        if each.channel != "order_book":
+            payloads = [list(each.symbols or ())]
+        for payload in payloads:
+            yield {
+                "event": "subscribe",
+                "channel": f"futures.{each.channel}",
+                "payload": payload,
+                "time": session.seconds,
+            }
+
+
+def _asked(message: Any) -> Iterable[Filter]:
+    channel = message["channel"].removeprefix("futures.")
+    return (Filter(channel, tuple(message.get("payload") or ())),)
+
+
+_LIVE: Final = Dialect(
+    endpoints=(
+        Endpoint(
+            name="usdt",
+            url="wss://fx-ws.gateio.ws/v4/ws/usdt",
+            symbols=lambda symbol: symbol.endswith("_USDT"),
+        ),
+        Endpoint(name="btc", url="wss://fx-ws.gateio.ws/v4/ws/btc"),
+    ),
+    headers={"X-Gate-Size-Decimal": "1"},  # sizes with fractions, not only whole contracts
+    subscribe=_subscribe,
+    acks=ACKS,
+    errors=ERRORS,
+    refusals=REFUSALS,
+    quiet=frozenset(("trades",)),
+)
+
+
 def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
     return (Era((Channel(channel, str.upper),), make),)
 
@@ -239,5 +295,7 @@ EXCHANGES: Final = (
             "book_ticker": _era(_book_tickers, "book_ticker"),
         },
         dispatch=keyed("channel"),
+        live=_LIVE,
+        subscriptions=subscriptions({"event": "subscribe"}, "", _asked),
     ),
 )

@@ -1,0 +1,348 @@
+"""Gate.io's spot market: methods with parameters, then channels; books of three kinds over time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.continuity import Continuity
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, at, pairs
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import Sent, optional, required, symbol, time
+from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS
+from tardis_machine.exchanges.joins import JoinedBook, folded
+from tardis_machine.filters import Filter
+from tardis_machine.times import seconds_ms, seconds_us
+
+_VERSION_4: Final = date("2023-04-29")
+_PUSHED_BOOKS: Final = date("2025-08-01")
+_NO_LEVELS: Final = Raw(b"[]")
+_MAX_PAIRS: Final = 100_000
+
+
+# Until version 4: {"method": …, "params": […]} ----------------------------------------------------
+
+
+class _OldTrade(Struct, gc=False):
+    id: int | str
+    seconds: str | float = field(name="time")
+    price: Sent = UNSET
+    amount: Sent = UNSET
+    side: str | None = field(name="type", default=None)
+
+
+class _OldTrades(Struct, gc=False):
+    params: tuple[str, list[_OldTrade]]
+
+
+def _side(side: str | None) -> Any:
+    return "sell" if side == "sell" else "buy"
+
+
+def _old_trades(making: Making) -> Route:
+    decode = Decoder(_OldTrades).decode
+    emit = making.emitter.trade
+    seen: set[str] = set()
+
+    def trades(line: bytes) -> bool:
+        pair, rows = decode(line).params
+        if pair not in seen:  # the first message repeats what was there before
+            if rows:
+                if len(seen) >= _MAX_PAIRS:  # made up by a broken feed
+                    seen.clear()
+                seen.add(pair)
+            return True
+        for row in reversed(rows):  # the latest comes first
+            emit(
+                pair,
+                row.id,
+                required(row.price, "trades", "price"),
+                required(row.amount, "trades", "amount"),
+                _side(row.side),
+                seconds_us(row.seconds),
+            )
+        return True
+
+    return named({"trades.update": trades})
+
+
+class _OldBook(Struct, gc=False):
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    seconds: str | float | UnsetType = field(name="current", default=UNSET)
+
+
+class _OldBooks(Struct, gc=False):
+    params: tuple[bool, _OldBook, str]
+
+
+def _old_book_changes(making: Making) -> Route:
+    decode = Decoder(_OldBooks).decode
+    emit = making.emitter.book_change
+
+    def book_changes(line: bytes) -> bool:
+        is_snapshot, book, pair = decode(line).params
+        timestamp = None if book.seconds is UNSET else seconds_ms(book.seconds)
+        emit(pair, is_snapshot, book.bids, book.asks, timestamp)
+        return True
+
+    return named({"depth.update": book_changes})
+
+
+# Version 4: {"channel": …, "event": …, "result": {…}} ---------------------------------------------
+
+
+class _Trade(Struct, gc=False):
+    id: int | str | None = None
+    symbol: str | None = field(name="currency_pair", default=None)
+    price: Sent = UNSET
+    amount: Sent = UNSET
+    side: str | None = None
+    milliseconds: Sent = field(name="create_time_ms", default=UNSET)
+
+
+class _TradeMessage(Struct, gc=False):
+    result: _Trade
+    event: str | None = None
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_TradeMessage).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        message = decode(line)
+        if message.event != "update":
+            return False
+        row = message.result
+        if row.milliseconds is UNSET or not row.milliseconds:
+            raise MapperError("trades", "no time in create_time_ms")
+        emit(
+            symbol(row.symbol, "trades"),
+            row.id,
+            required(row.price, "trades", "price"),
+            required(row.amount, "trades", "amount"),
+            _side(row.side),
+            int(float(row.milliseconds)),
+        )
+        return True
+
+    return named({"spot.trades": trades})
+
+
+_Level = list[str | int | float | None]
+
+
+class _Depth(Struct, gc=False):
+    """A REST snapshot, or an update that follows it."""
+
+    snapshot_id: int | None = field(name="id", default=None)
+    snapshot_time: Sent = field(name="update", default=UNSET)
+    bids: list[_Level] | None = None
+    asks: list[_Level] | None = None
+    symbol: str | None = field(name="s", default=None)
+    timestamp: Sent = field(name="t", default=UNSET)
+    first_id: int | None = field(name="U", default=None)
+    last_id: int | UnsetType | None = field(name="u", default=UNSET)
+    new_bids: Raw = field(name="b", default=_NO_LEVELS)
+    new_asks: Raw = field(name="a", default=_NO_LEVELS)
+
+    @property
+    def previous_id(self) -> int | None:
+        return None if self.first_id is None else self.first_id - 1
+
+
+class _DepthMessage(Struct, gc=False):
+    result: _Depth
+    event: str | None = None
+    symbol: str | None = None
+
+
+def _joined_book_changes(making: Making) -> Route:
+    decode = Decoder(_DepthMessage).decode
+    emit = making.emitter.book_change
+    books: dict[str, JoinedBook[_Depth]] = {}
+
+    def book_of(name: str | None) -> tuple[str, JoinedBook[_Depth]]:
+        pair = symbol(name, "order_book_update")
+        book = books.get(pair)
+        if book is None:
+            if len(books) >= _MAX_PAIRS:  # made up by a broken feed
+                books.clear()
+            book = books[pair] = JoinedBook(pair, "order_book_update", making)
+        return pair, book
+
+    def snapshot(message: _DepthMessage) -> None:
+        pair, book = book_of(message.symbol)
+        if book.has_snapshot:  # only the first one counts
+            return
+        row = message.result
+        snapshot_id = row.snapshot_id or 0
+        newer = book.join(snapshot_id)
+        emit(
+            pair,
+            True,
+            folded(row.bids or (), [update.new_bids for update in newer]),
+            folded(row.asks or (), [update.new_asks for update in newer]),
+            None if row.snapshot_time is UNSET else time(row.snapshot_time, "book", "update"),
+        )
+        book.start(snapshot_id, newer)
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        if message.event == "snapshot":
+            snapshot(message)
+            return True
+        if message.event != "update":
+            return False
+        row = message.result
+        pair, book = book_of(row.symbol)
+        if book.takes(row):
+            timestamp = time(row.timestamp, "order_book_update", "t")
+            emit(pair, False, row.new_bids, row.new_asks, timestamp)
+        return True
+
+    return named({"spot.order_book_update": book_changes})
+
+
+class _Book(Struct, gc=False):
+    topic: str | None = field(name="s", default=None)
+    timestamp: Sent = field(name="t", default=UNSET)
+    full: bool | None = None
+    first_id: int | None = field(name="U", default=None)
+    last_id: int | None = field(name="u", default=None)
+    bids: Raw = field(name="b", default=_NO_LEVELS)
+    asks: Raw = field(name="a", default=_NO_LEVELS)
+
+
+class _Books(Struct, gc=False):
+    result: _Book | UnsetType | None = UNSET
+    event: str | None = None
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Books).decode
+    emit = making.emitter.book_change
+    ids = Continuity("obu", checks_ids=making.checks_ids)
+
+    def book_changes(line: bytes) -> bool:
+        message = decode(line)
+        book = message.result
+        if message.event != "update" or not isinstance(book, _Book):
+            return False
+        _, _, rest = symbol(book.topic, "obu").partition(".")  # ob.BTC_USDT.400
+        pair = symbol(rest.partition(".")[0], "obu")
+        if book.full:
+            ids.start(pair, book.last_id)
+        elif not ids.follow(pair, (book.first_id or 0) - 1, book.last_id):
+            return True
+        emit(pair, bool(book.full), book.bids, book.asks, time(book.timestamp, "obu", "t"))
+        return True
+
+    return named({"spot.obu": book_changes})
+
+
+class _Best(Struct, gc=False):
+    symbol: str | None = field(name="s", default=None)
+    bid_price: Sent = field(name="b", default=UNSET)
+    bid_amount: Sent = field(name="B", default=UNSET)
+    ask_price: Sent = field(name="a", default=UNSET)
+    ask_amount: Sent = field(name="A", default=UNSET)
+    milliseconds: Sent = field(name="t", default=UNSET)
+
+
+class _Bests(Struct, gc=False):
+    result: _Best | UnsetType | None = UNSET
+    event: str | None = None
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_Bests).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        row = message.result
+        if message.event != "update" or not isinstance(row, _Best):
+            return False
+        timestamp = row.milliseconds
+        emit(
+            symbol(row.symbol, "book_ticker"),
+            optional(row.ask_amount),
+            optional(row.ask_price),
+            optional(row.bid_price),
+            optional(row.bid_amount),
+            None if timestamp is UNSET else time(timestamp, "book_ticker", "t"),
+        )
+        return True
+
+    return named({"spot.book_ticker": book_tickers})
+
+
+def _requests(event: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    for channel, pair in pairs(filters):
+        head = {"time": session.seconds, "channel": f"spot.{channel}", "event": event}
+        if channel == "obu":
+            yield head | {"payload": [f"ob.{pair}.400"]}
+        else:
+            yield head | {"method": f"{channel}.{event}", "payload": [pair]}
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _requests("subscribe", filters, session)
+
+
+def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _requests("unsubscribe", filters, session)
+
+
+def _native(message: Any) -> list[Filter] | None:
+    """Read methods such as trades.subscribe, whose parameters are pairs or begin with one."""
+    method = at(message, "method")
+    if not isinstance(method, str) or not method.endswith(".subscribe"):
+        return None
+    asked = message.get("params") or message.get("payload") or []
+    names = [each[0] if isinstance(each, list) else each for each in asked]
+    symbols = tuple(name for name in names if isinstance(name, str) and "_" in name)
+    return [Filter(method.removesuffix(".subscribe"), symbols)]
+
+
+def _era(
+    make: Callable[[Making], Route], channel: str, until: int | None = None, key: str = "channel"
+) -> Era:
+    return Era((Channel(channel, str.upper),), make, until, _DISPATCH[key])
+
+
+_DISPATCH: Final = {key: keyed(key) for key in ("method", "channel")}
+
+EXCHANGES: Final = (
+    Exchange(
+        name="gate-io",
+        types={
+            "trade": (
+                _era(_old_trades, "trades", _VERSION_4, "method"),
+                _era(_trades, "trades"),
+            ),
+            "book_change": (
+                _era(_old_book_changes, "depth", _VERSION_4, "method"),
+                _era(_joined_book_changes, "order_book_update", _PUSHED_BOOKS),
+                _era(_book_changes, "obu"),
+            ),
+            "book_ticker": (_era(_book_tickers, "book_ticker"),),
+        },
+        dispatch=_DISPATCH["channel"],
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://api.gateio.ws/ws/v4/"),),
+            subscribe=_subscribe,
+            unsubscribe=_unsubscribe,
+            acks=ACKS,
+            errors=ERRORS,
+            refusals=REFUSALS,
+            quiet=frozenset(("trades",)),
+        ),
+        subscriptions=_native,
+    ),
+)
