@@ -13,7 +13,7 @@ from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, optional, required, symbol, time
 from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS
-from tardis_machine.exchanges.joins import JoinedBook, folded
+from tardis_machine.exchanges.joins import JoinedBook, amended
 from tardis_machine.filters import Filter
 from tardis_machine.times import seconds_ms, seconds_us
 
@@ -185,8 +185,8 @@ def _joined_book_changes(making: Making) -> Route:
         emit(
             pair,
             True,
-            folded(row.bids or (), [update.new_bids for update in newer]),
-            folded(row.asks or (), [update.new_asks for update in newer]),
+            amended(row.bids or (), [update.new_bids for update in newer]),
+            amended(row.asks or (), [update.new_asks for update in newer]),
             None if row.snapshot_time is UNSET else time(row.snapshot_time, "book", "update"),
         )
         book.start(snapshot_id, newer)
