@@ -357,7 +357,9 @@ async def test_what_is_left_is_refused_by_name_until_it_is_taken_over(
     publish: Start, file: FileConfig, name: str
 ) -> None:
     [nobody] = unused_ports(1)
-    gone = NatsConfig(servers=(f"nats://user:hunter2@127.0.0.1:{nobody}",), subject=name)
+    gone = NatsConfig(
+        servers=(f"nats://127.0.0.1:{nobody}",), subject=name, user="u", pass_="hunter2"
+    )
     first = await publish({"nats": gone, "file": file}, drain_timeout_s=0.0)
     await write(respond(first), lines(100))
     report = await first.stop()

@@ -1,14 +1,10 @@
 """Where each bus goes, in words without secrets: what a journal directory is bound to."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from tardis_machine.config import options
 from tardis_machine.publish.buses.base import BusConfig
-
-_CREDENTIALS: Final = re.compile(r"//[^/@,\s]*@")
 
 
 def destinations(buses: Mapping[str, BusConfig]) -> dict[str, str]:
@@ -19,8 +15,8 @@ def destinations(buses: Mapping[str, BusConfig]) -> dict[str, str]:
 def _destination(config: BusConfig) -> str:
     parts = []
     for option in options(type(config)):
-        if option.name in config.needs:
-            value = getattr(config, option.name)
+        value = getattr(config, option.name)
+        if option.name in (*config.needs, *config.service) and value is not None:
             if isinstance(value, tuple):
                 value = tuple(sorted(value))
             elif isinstance(value, Path):
@@ -30,4 +26,4 @@ def _destination(config: BusConfig) -> str:
     if routing.destination is not None:
         parts.append(f"template {routing.destination.text}")
     parts += [f"{case} to {where}" for case, where in sorted(routing.routes.items())]
-    return _CREDENTIALS.sub("//", ", ".join(parts))
+    return ", ".join(parts)

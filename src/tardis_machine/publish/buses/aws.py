@@ -45,6 +45,8 @@ class AwsConfig(BrokerConfig):
     client = ("boto3", _EXTRA)
     in_flight: ClassVar[int] = 4
 
+    service = ("region", "endpoint_url")
+
     region: str | None = setting(None, help="region; without it what the SDK finds")
     endpoint_url: str | None = setting(
         None, help="another endpoint than the region's", metavar="URL"

@@ -54,6 +54,8 @@ class BusConfig(Section, ABC):
 
     needs: ClassVar[tuple[str, ...]]
     """The settings that turn the bus on: all of them, or nothing of the section."""
+    service: ClassVar[tuple[str, ...]] = ()
+    """Further settings that say which service it is: a journal belongs to that, and to `needs`."""
     client: ClassVar[tuple[str, str] | None] = None
     """The module of the bus's client, and the extra that brings it."""
     files: ClassVar[tuple[str, ...]] = ()

@@ -62,6 +62,7 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
     """Servers, subjects, and how sure delivery is to be."""
 
     needs = ("servers", "subject")
+    service = ("stream",)
     client = ("nats", _EXTRA)
     files = ("creds", "tls_ca", "tls_cert", "tls_key")
     secret_files = ("creds", "tls_key")

@@ -42,6 +42,7 @@ class RedisConfig(BrokerConfig, section="redis", title="Redis"):
     """The server, streams, and how long they may grow."""
 
     needs = ("stream",)
+    service = ("host", "port", "url")
     client = ("redis", _EXTRA)
     files = ("tls_ca", "tls_cert", "tls_key")
     secret_files = ("tls_key",)
