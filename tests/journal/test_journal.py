@@ -1,4 +1,4 @@
-"""What the model leaves out: full disks, damage, syncing, and reading piecewise."""
+"""What the model leaves out: writes that fail, damage, and reading piecewise."""
 
 import errno
 import os
@@ -202,15 +202,6 @@ def test_segments_deleted_by_hand_are_a_gap_that_is_counted(tmp_path: Path) -> N
     assert isinstance(gap, Gap)
     assert gap.first is None
     assert gap.messages + len(rest) == 20
-
-
-@pytest.mark.parametrize("fsync", [None, 0.0, 0.01])
-def test_syncing_changes_nothing_but_when(tmp_path: Path, fsync: float | None) -> None:
-    journal = writer(tmp_path, fsync=fsync, segment_bytes=1_000)
-    for number in range(50):
-        assert append(journal, number)
-    journal.close()
-    assert positions(read_all(only_log(tmp_path))) == list(range(50))
 
 
 def test_a_writer_keeps_its_log_unfinished(tmp_path: Path) -> None:

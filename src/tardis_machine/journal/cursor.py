@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from isal import isal_zlib
 
-from tardis_machine.journal.durable import open_private
+from tardis_machine.journal.durable import open_private, write_all
 
 _SLOT_BYTES: Final = 512
 _HEAD: Final = struct.Struct("<II")
@@ -61,6 +61,15 @@ def read_state(path: Path) -> CursorState:
         if state.generation > found.generation:
             found = state
     return found
+
+
+def reserve(path: Path) -> None:
+    """Make an empty cursor that has its space already, so that a full disk cannot stop it."""
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        write_all(fd, bytes(2 * _SLOT_BYTES))
+    finally:
+        os.close(fd)
 
 
 class Cursor:

@@ -93,6 +93,11 @@ class Directory:
         self._logs = logs
         return list(logs.values())
 
+    def free_bytes(self) -> int:
+        """Tell what its disk has left."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
+
     def aside_bytes(self) -> int:
         """Sum up what is kept aside."""
         found = segment.aside(self.path).rglob("*")

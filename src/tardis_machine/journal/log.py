@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tardis_machine.journal import durable, segment
-from tardis_machine.journal.cursor import Cursor, CursorState, read_state
+from tardis_machine.journal.cursor import Cursor, CursorState, read_state, reserve
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Log:
         return numbers if self.finished() else numbers[:-1]
 
     def cursor_path(self, bus: str) -> Path:
-        return self.path / f"{bus}.cursor"
+        return _cursor_path(self.path, bus)
 
     def cursor(self, bus: str) -> Cursor:
         return Cursor(self.cursor_path(bus))
@@ -215,6 +215,10 @@ class Log:
         return kept
 
 
+def _cursor_path(log: Path, bus: str) -> Path:
+    return log / f"{bus}.cursor"
+
+
 def is_log(path: Path) -> bool:
     """Tell whether a directory is a log, though its description may be lost."""
     return (path / _LOCK).exists() or (path / _META).exists()
@@ -225,6 +229,8 @@ def create(directory: Path, name: str, meta: Meta) -> tuple[Path, int]:
     hidden = directory / f".new-{name}"
     hidden.mkdir(durable.DIRECTORY_MODE)
     durable.write_synced(hidden / _META, msgspec.json.encode(meta))
+    for bus in meta.buses:
+        reserve(_cursor_path(hidden, bus))
     fd = durable.open_private(hidden / _LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -66,7 +66,8 @@ class Space:
                 total += size
                 messages += max(0, size - segment.HEADER_BYTES)
         self.used = total
-        share = self.max_bytes // (_SEGMENTS_AT_LEAST * max(1, writers))
+        share = min(self.max_bytes, total + self._directory.free_bytes())
+        share //= _SEGMENTS_AT_LEAST * max(1, writers)
         self.segment_bytes = max(1, min(self._largest_segment, share))
         return Usage(total, messages == 0, writers)
 

@@ -1,6 +1,7 @@
 """The server's end of the journal: entries appended before they are sent."""
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -8,12 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tardis_machine.journal import durable, entry, log, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
 
 _log = logging.getLogger(__name__)
+
+_SPARE_BYTES: Final = 16 * 1024
 
 
 class Writer:
@@ -55,9 +59,11 @@ class Writer:
         )
         self.messages = 0
         self._fsync = fsync
+        self._spare = self.path / "spare"
         self._number = -1
         self._fd = -1
         self._size = 0
+        self._file_full = False
         self._sealed_at = -1
         try:
             self._rotate()
@@ -78,7 +84,11 @@ class Writer:
                 return False
             now = time.time_ns() // 1000
             head = entry.header(provenance, data, count, position, now, hidden=hidden)
-            return self._write((head, provenance, data), size)
+            parts = (head, provenance, data)
+            if self._write(parts, size):
+                return True
+            # Where files are limited, the next one takes it.
+            return self._file_full and self._rotate() and self._write(parts, size)
 
         if not self.space.take(size + segment.HEADER_BYTES, write):
             return False
@@ -124,17 +134,18 @@ class Writer:
         """Begin the next segment; False if the disk has no room for it."""
         number = self._number + 1
         path = segment.segment_path(self.path, number)
-        fd = -1
-        try:
-            fd = durable.open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-            durable.write_all(fd, segment.segment_header(number, self.messages))
-        except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-                path.unlink(missing_ok=True)
-            if error.errno not in segment.FULL or number == 0:
-                raise
+        fd = self._begin(path, number)
+        if fd is None and self._spare.exists():
+            # Without it a log of one segment could never give that up on a full disk.
+            self._spare.unlink()
+            fd = self._begin(path, number)
+        if fd is None:
             return False
+        if not self._spare.exists():
+            with contextlib.suppress(OSError):
+                spare = durable.open_private(self._spare, os.O_WRONLY | os.O_CREAT)
+                durable.write_all(spare, bytes(_SPARE_BYTES))
+                os.close(spare)
         if self._fd >= 0:
             if self._fsync is None:
                 os.close(self._fd)
@@ -148,6 +159,21 @@ class Writer:
         self._fd, self._number, self._size = fd, number, segment.HEADER_BYTES
         return True
 
+    def _begin(self, path: Path, number: int) -> int | None:
+        """Make a segment; None if the disk is full."""
+        fd = -1
+        try:
+            fd = durable.open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+            durable.write_all(fd, segment.segment_header(number, self.messages))
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+                path.unlink(missing_ok=True)
+            if error.errno not in segment.FULL or number == 0:
+                raise
+            return None
+        return fd
+
     def _write(self, parts: tuple[bytes, ...], size: int) -> bool:
         """Write an entry whole or not at all; False if the disk is full."""
         try:
@@ -158,6 +184,7 @@ class Writer:
             os.ftruncate(self._fd, self._size)
             if error.errno not in segment.FULL:
                 raise
+            self._file_full = error.errno == errno.EFBIG and self._size > segment.HEADER_BYTES
             return False
         self._size += size
         return True

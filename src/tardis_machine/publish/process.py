@@ -85,6 +85,7 @@ class Process:
         self._deadline: float | None = None
         self._signalled = False
         self._told_at = 0.0
+        self._status_trouble = logs.Throttle()
         buses = {
             name: from_dict(BUSES[name].config_type, given)
             for name, given in settings.buses.items()
@@ -163,7 +164,8 @@ class Process:
         try:
             self._directory.write_status(msgspec.json.encode(snapshot))
         except OSError as error:  # a full disk: what stands there grows old, and says so
-            _log.warning("status cannot be written", extra={"error": str(error)})
+            if self._status_trouble.allow() is not None:
+                _log.warning("status cannot be written", extra={"error": str(error)})
         self._write(snapshot)
 
     def _others_snapshot(self) -> Snapshot:
