@@ -219,3 +219,18 @@ def amended(
     except (LookupError, TypeError):
         raise MapperError("book", "a level without price and amount") from None
     return pairs
+
+
+def spliced(
+    levels: Iterable[Level], updates: Iterable[Iterable[Level]]
+) -> list[tuple[Number, Any]]:
+    """As `folded`, but prices are numbers: an update changes the first that is equal to its own."""
+    try:
+        book = [(float(level[0] or 0), level[1] or 0) for level in levels]
+        for price, amount, *_ in (level for update in updates for level in update):
+            number = float(price)
+            at = next((i for i, level in enumerate(book) if level[0] == number), len(book))
+            book[at : at + 1] = [(number, amount)] if float(amount or 0) else []
+    except (LookupError, TypeError, OverflowError):
+        raise MapperError("book", "a level without price and amount") from None
+    return book

@@ -26,10 +26,9 @@ from tardis_machine.exchanges.dialect import (
     present,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, keyed, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import Sent, SentTime, filled, required, side, time
-from tardis_machine.exchanges.joins import JoinedBook
+from tardis_machine.exchanges.joins import JoinedBook, spliced
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
 from tardis_machine.filters import Filter
 
@@ -126,21 +125,6 @@ def _pairs(levels: Raw) -> list[tuple[str | Number, str | Number]]:
     return [(level.price, level.quantity) for level in _decode_levels(levels)]
 
 
-def _folded(
-    levels: Sequence[Sequence[Any]], updates: Sequence[Sequence[Sequence[Any]]]
-) -> list[tuple[Number, Any]]:
-    """Apply updates to a snapshot: each changes the first level whose price is the same number."""
-    try:
-        book = [(float(level[0] or 0), level[1] or 0) for level in levels]
-        for price, amount, *_ in (level for update in updates for level in update):
-            number = float(price)
-            at_index = next((i for i, level in enumerate(book) if level[0] == number), len(book))
-            book[at_index : at_index + 1] = [(number, amount)] if float(amount or 0) else []
-    except (LookupError, TypeError, OverflowError):
-        raise MapperError("depth", "a level without price and amount") from None
-    return book
-
-
 class _SpotBook(JoinedBook[_Depth]):
     """A book whose versions count on from one update to the next."""
 
@@ -188,8 +172,8 @@ def _book_changes(making: Making) -> Route:
         emit(
             message.symbol,
             True,
-            _folded(content.bids, [_pairs(update.bids) for update in newer]),
-            _folded(content.asks, [_pairs(update.asks) for update in newer]),
+            spliced(content.bids, [_pairs(update.bids) for update in newer]),
+            spliced(content.asks, [_pairs(update.asks) for update in newer]),
             time(content.timestamp, "depth.snapshot", "timestamp"),
         )
         book.start(snapshot_id, newer)
@@ -344,8 +328,8 @@ def _futures_book_changes(making: Making) -> Route:
         emit(
             message.symbol,
             True,
-            _folded(content.bids, [_decode_rows(update.bids) for update in newer]),
-            _folded(content.asks, [_decode_rows(update.asks) for update in newer]),
+            spliced(content.bids, [_decode_rows(update.bids) for update in newer]),
+            spliced(content.asks, [_decode_rows(update.asks) for update in newer]),
             time(content.timestamp, "push.depth.snapshot", "timestamp"),
         )
         book.start(snapshot_id, newer)

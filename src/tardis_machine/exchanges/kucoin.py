@@ -1,0 +1,593 @@
+"""KuCoin, spot and futures: topics of symbols, books that start from REST snapshots."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dialect import (
+    AnswerError,
+    Dialect,
+    Discovery,
+    Endpoint,
+    Outgoing,
+    Poller,
+    Session,
+    Snapshot,
+    chunks,
+    equals,
+    generated,
+)
+from tardis_machine.exchanges.dispatch import Handler, Part, Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentTime,
+    filled,
+    required,
+    side,
+    ticker_time,
+    time,
+)
+from tardis_machine.exchanges.joins import JoinedBook, amended, spliced
+from tardis_machine.exchanges.subscriptions import subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import micros
+
+Number = int | float
+_MAX_SYMBOLS: Final = 100_000
+_MAX_TOPICS: Final = 100
+_NANOSECONDS: Final = 1_000_000
+_NO_LEVELS: Final = Raw(b"[]")
+_EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
+_ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
+
+
+def _given(value: Sent) -> str | int | float | None:
+    """Drop what is missing or null; empty is 0."""
+    return None if value is UNSET or value is None else value or 0
+
+
+def _route(maps: Mapping[str, Callable[[str, bytes], bool]]) -> Route:
+    """Route by topics such as /market/ticker:BTC-USDT; what is made of one is told its symbol."""
+
+    def route(topic: str) -> Handler | None:
+        channel, _, symbol = topic.partition(":")
+        make = maps.get(channel)
+        return None if make is None else lambda line: make(symbol, line)
+
+    return route
+
+
+class _Match(Struct, gc=False):
+    symbol: str
+    price: Sent = UNSET
+    size: Sent = UNSET
+    side: str | None = None
+    id: str | int | None = field(name="tradeId", default=None)
+    time: SentTime = UNSET
+
+
+class _MatchMessage(Struct, gc=False):
+    data: _Match
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_MatchMessage).decode
+    emit = making.emitter.trade
+
+    def match(line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            row.symbol,
+            row.id,
+            required(row.price, "market/match", "price"),
+            required(row.size, "market/match", "size"),
+            side(row.side, "buy"),
+            micros(time(row.time, "market/match", "time") // 1000),
+        )
+        return True
+
+    return named({"/market/match": match}, ":")
+
+
+class _Changes(Struct, gc=False):
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _Update(Struct, gc=False):
+    changes: _Changes
+    first_id: int = field(name="sequenceStart")
+    last_id: int = field(name="sequenceEnd")
+    time: SentTime = UNSET
+
+    @property
+    def previous_id(self) -> int:
+        return self.first_id - 1
+
+
+class _UpdateMessage(Struct, gc=False):
+    data: _Update
+
+
+class _Snapshot(Struct, gc=False):
+    sequence: int | str
+    bids: list[list[str | Number | None]] | None = None
+    asks: list[list[str | Number | None]] | None = None
+
+
+class _SnapshotMessage(Struct, gc=False):
+    data: _Snapshot | None = None
+
+
+_decode_levels: Final = Decoder(list[list[str | Number | None]] | None).decode
+
+
+def _priced(levels: Raw) -> Raw | list[list[str | Number | None]]:
+    """Leave out changes at a price of 0, which concern orders that are not in the book."""
+    if _ZERO_PRICE.search(levels) is None:
+        return levels
+    return [level[:2] for level in _decode_levels(levels) or () if level and float(level[0] or 0)]
+
+
+class _Book(JoinedBook[Any]):
+    """A book whose updates count on from the snapshot's id; a new market's is 0 or -1."""
+
+    __slots__ = ()
+
+    def joins(self, update: Any, snapshot_id: Number) -> bool:
+        return snapshot_id in {0, -1} or super().joins(update, snapshot_id)
+
+
+class _Books(dict[str, _Book]):
+    """Books by symbol."""
+
+    __slots__ = ("_channel", "_making")
+
+    def __init__(self, channel: str, making: Making) -> None:
+        self._channel = channel
+        self._making = making
+
+    def __missing__(self, symbol: str) -> _Book:
+        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
+            self.clear()
+        book = self[symbol] = _Book(symbol, self._channel, self._making)
+        return book
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_UpdateMessage).decode
+    decode_snapshot = Decoder(_SnapshotMessage).decode
+    emit = making.emitter.book_change
+    books = _Books("market/level2", making)
+
+    def level2(symbol: str, line: bytes) -> bool:
+        update = decode(line).data
+        if books[symbol].takes(update):
+            bids, asks = _priced(update.changes.bids), _priced(update.changes.asks)
+            if (bids and bids not in _EMPTY) or (asks and asks not in _EMPTY):
+                timestamp = update.time
+                emit(
+                    symbol,
+                    False,
+                    bids,
+                    asks,
+                    None if timestamp is UNSET else time(timestamp, "market/level2", "time"),
+                )
+        return True
+
+    def snapshot(symbol: str, line: bytes) -> bool:
+        book = books[symbol]
+        if book.has_snapshot:  # only the first one counts
+            return True
+        content = decode_snapshot(line).data
+        if content is None:
+            raise MapperError("market/level2Snapshot", f"no data for {symbol}")
+        snapshot_id = int(content.sequence)
+        newer = book.join(snapshot_id)
+        emit(
+            symbol,
+            True,
+            amended(content.bids or (), [_priced(each.changes.bids) for each in newer]),
+            amended(content.asks or (), [_priced(each.changes.asks) for each in newer]),
+            None,
+        )
+        book.start(snapshot_id, newer)
+        return True
+
+    return _route({"/market/level2": level2, "/market/level2Snapshot": snapshot})
+
+
+class _Ticker(Struct, gc=False):
+    bid_price: Sent = field(name="bestBid", default=UNSET)
+    bid_amount: Sent = field(name="bestBidSize", default=UNSET)
+    ask_price: Sent = field(name="bestAsk", default=UNSET)
+    ask_amount: Sent = field(name="bestAskSize", default=UNSET)
+    time: SentTime = UNSET
+
+
+class _TickerMessage(Struct, gc=False):
+    data: _Ticker
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(symbol: str, line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            symbol,
+            _given(row.ask_amount),
+            _given(row.ask_price),
+            _given(row.bid_price),
+            _given(row.bid_amount),
+            time(row.time, "market/ticker", "time"),
+        )
+        return True
+
+    return _route({"/market/ticker": ticker})
+
+
+class _Execution(Struct, gc=False):
+    symbol: str
+    price: Sent = UNSET
+    size: Sent = UNSET
+    side: str | None = None
+    id: str | int | None = field(name="tradeId", default=None)
+    time: SentTime = field(name="ts", default=UNSET)
+
+
+class _ExecutionMessage(Struct, gc=False):
+    data: _Execution
+
+
+_decode_execution: Final = Decoder(_ExecutionMessage).decode
+_EXECUTION: Final = "/contractMarket/execution"
+
+
+def _futures_trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def execution(message: _ExecutionMessage) -> bool:
+        row = message.data
+        emit(
+            row.symbol,
+            row.id,
+            required(row.price, _EXECUTION, "price"),
+            required(row.size, _EXECUTION, "size"),
+            side(row.side, "buy"),
+            time(row.time, _EXECUTION, "ts") // _NANOSECONDS,
+        )
+        return True
+
+    return named({_EXECUTION: Part(_decode_execution, execution)}, ":")
+
+
+class _FuturesUpdate(Struct, gc=False):
+    sequence: int
+    change: str
+    timestamp: SentTime = UNSET
+
+    @property
+    def first_id(self) -> int:
+        return self.sequence
+
+    @property
+    def last_id(self) -> int:
+        return self.sequence
+
+    @property
+    def previous_id(self) -> int:
+        return self.sequence - 1
+
+
+class _FuturesUpdateMessage(Struct, gc=False):
+    data: _FuturesUpdate
+
+
+_Level = tuple[str, str]
+
+
+def _sides(update: _FuturesUpdate) -> tuple[list[_Level], list[_Level]]:
+    """Read a change such as 0.21506,sell,0: bids, then asks."""
+    price, its_side, amount, *_ = update.change.split(",")
+    level = [(price, amount)]
+    return (level, []) if its_side == "buy" else ([], level)
+
+
+def _futures_book_changes(making: Making) -> Route:
+    decode = Decoder(_FuturesUpdateMessage).decode
+    decode_snapshot = Decoder(_SnapshotMessage).decode
+    emit = making.emitter.book_change
+    books = _Books("contractMarket/level2", making)
+
+    def level2(symbol: str, line: bytes) -> bool:
+        update = decode(line).data
+        if books[symbol].takes(update):
+            timestamp = time(update.timestamp, "contractMarket/level2", "timestamp")
+            emit(symbol, False, *_sides(update), timestamp)
+        return True
+
+    def snapshot(symbol: str, line: bytes) -> bool:
+        book = books[symbol]
+        content = decode_snapshot(line).data
+        if book.has_snapshot or content is None:
+            return True
+        snapshot_id = int(content.sequence)
+        newer = book.join(snapshot_id)
+        changes = [_sides(each) for each in newer]
+        emit(
+            symbol,
+            True,
+            spliced(content.bids or (), [bids for bids, _ in changes]),
+            spliced(content.asks or (), [asks for _, asks in changes]),
+            None,
+        )
+        book.start(snapshot_id, newer)
+        return True
+
+    return _route({"/contractMarket/level2": level2, "/contractMarket/level2Snapshot": snapshot})
+
+
+class _FuturesTicker(Struct, gc=False):
+    bid_price: Sent = field(name="bestBidPrice", default=UNSET)
+    bid_amount: Sent = field(name="bestBidSize", default=UNSET)
+    ask_price: Sent = field(name="bestAskPrice", default=UNSET)
+    ask_amount: Sent = field(name="bestAskSize", default=UNSET)
+    time: SentTime = field(name="ts", default=UNSET)
+
+
+class _FuturesTickerMessage(Struct, gc=False):
+    data: _FuturesTicker
+
+
+def _futures_book_tickers(making: Making) -> Route:
+    decode = Decoder(_FuturesTickerMessage).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(symbol: str, line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            symbol,
+            _given(row.ask_amount),
+            _given(row.ask_price),
+            _given(row.bid_price),
+            _given(row.bid_amount),
+            time(row.time, "contractMarket/tickerV2", "ts") // _NANOSECONDS,
+        )
+        return True
+
+    return _route({"/contractMarket/tickerV2": ticker})
+
+
+class _Details(Struct, gc=False):
+    symbol: str
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _DetailsMessage(Struct, gc=False):
+    data: _Details
+
+
+class _Instrument(Struct, gc=False):
+    mark_price: Sent = field(name="markPrice", default=UNSET)
+    index_price: Sent = field(name="indexPrice", default=UNSET)
+    funding_rate: Sent = field(name="fundingRate", default=UNSET)
+    timestamp: SentTime = UNSET
+
+
+class _InstrumentMessage(Struct, gc=False):
+    topic: str
+    data: _Instrument
+    subject: str | None = None
+
+
+_decode_details: Final = Decoder(_DetailsMessage).decode
+_decode_instrument: Final = Decoder(_InstrumentMessage).decode
+
+
+class _Known(dict[str, str | Number | None]):
+    """What other channels told last, by symbol."""
+
+    __slots__ = ()
+
+    def tell(self, symbol: str, value: Sent) -> None:
+        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
+            self.clear()
+        self[symbol] = filled(value)
+
+
+def _derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
+    last_prices = _Known()
+    open_interests = _Known()
+
+    def execution(message: _ExecutionMessage) -> bool:
+        last_prices.tell(message.data.symbol, message.data.price)
+        return True
+
+    def details(message: _DetailsMessage) -> bool:
+        open_interests.tell(message.data.symbol, message.data.open_interest)
+        return True
+
+    def instrument(message: _InstrumentMessage) -> bool:
+        """Send what is known; only a funding rate's time counts as the ticker's."""
+        symbol = message.topic.partition(":")[2]
+        row = message.data
+        is_funding = message.subject == "funding.rate"
+        is_price = message.subject == "mark.index.price"
+        emit(
+            symbol,
+            ticker_time(row.timestamp) if is_funding else None,
+            last_price=last_prices.get(symbol),
+            open_interest=open_interests.get(symbol),
+            funding_rate=_given(row.funding_rate) if is_funding else None,
+            index_price=_given(row.index_price) if is_price else None,
+            mark_price=_given(row.mark_price) if is_price else None,
+        )
+        return True
+
+    return named(
+        {
+            _EXECUTION: Part(_decode_execution, execution),
+            "/contract/details": Part(_decode_details, details),
+            "/contract/instrument": Part(_decode_instrument, instrument),
+        },
+        ":",
+    )
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    for asked in _futures_subscribe(filters, session):
+        yield {**asked, "privateChannel": False}
+
+
+def _futures_subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Mapping[str, Any]]:
+    for each in filters:
+        for symbols in chunks(each.symbols or (), _MAX_TOPICS):
+            topic = f"/{each.channel}:{','.join(symbols)}"
+            yield {"id": session.token(), "type": "subscribe", "topic": topic, "response": True}
+
+
+def _ping(session: Session) -> Outgoing:
+    return {"id": str(session.now_ms), "type": "ping"}
+
+
+def _address(answer: Any, session: Session) -> str:
+    data = answer["data"]
+    endpoint = data["instanceServers"][0]["endpoint"]
+    return f"{endpoint}?token={data['token']}&connectId={session.token()}"
+
+
+def _topic(topic: str) -> Iterable[Filter]:
+    """Read /market/match:BTC-USDT,ETH-USDT."""
+    channel, _, symbols = topic.removeprefix("/").partition(":")
+    return (Filter(channel, tuple(symbols.split(",")) if symbols else ()),)
+
+
+class _Contract(Struct, gc=False):
+    symbol: str
+
+
+class _Contracts(Struct, gc=False):
+    data: list[Raw]
+
+
+_decode_contracts: Final = Decoder(_Contracts).decode
+_decode_contract: Final = Decoder(_Contract).decode
+
+
+def _render_details(_: str, answers: Sequence[bytes]) -> Iterator[bytes]:
+    """Make a message of each contract."""
+    try:
+        contracts = [(_decode_contract(each), each) for each in _decode_contracts(answers[0]).data]
+    except ValueError:
+        shown = answers[0][:200].decode(errors="replace")
+        raise AnswerError(f"no contracts in the answer: {shown}") from None
+    for contract, text in contracts:
+        yield (
+            b'{"topic":"/contract/details:%b","type":"message","subject":"contractDetails",'
+            b'"generated":true,"data":%b}' % (contract.symbol.encode(), bytes(text))
+        )
+
+
+def _book_snapshot(channel: str, subject: str, url: str) -> Snapshot:
+    return Snapshot(
+        channel=f"{channel}Snapshot",
+        deltas=channel,
+        url=url,
+        render=generated(
+            f'{{"type":"message","generated":true,"topic":"/{channel}Snapshot:{{SYMBOL}}",'
+            f'"subject":"{subject}","code":<answer.code>,"data":<answer.data>}}'
+        ),
+    )
+
+
+def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(Channel(name, str.upper) for name in channels), make),)
+
+
+_NATIVE: Final = subscriptions({"type": "subscribe"}, "topic", _topic)
+_SPOT_API: Final = "https://api.kucoin.com/api/v1/"
+_FUTURES_API: Final = "https://api-futures.kucoin.com/api/v1/"
+
+EXCHANGES: Final = (
+    Exchange(
+        name="kucoin",
+        types={
+            "trade": _era(_trades, "market/match"),
+            "book_change": _era(_book_changes, "market/level2", "market/level2Snapshot"),
+            "book_ticker": _era(_book_tickers, "market/ticker"),
+        },
+        dispatch=keyed("topic"),
+        live=Dialect(
+            endpoints=(Endpoint(url=""),),
+            discovery=Discovery(url=f"{_SPOT_API}bullet-public", use=_address),
+            subscribe=_subscribe,
+            acks=equals("type", "welcome", "ack"),
+            heartbeats=equals("type", "pong"),
+            errors=equals("type", "error"),
+            ping=_ping,
+            snapshots=(
+                _book_snapshot(
+                    "market/level2",
+                    "trade.l2Snapshot",
+                    f"{_SPOT_API}market/orderbook/level2_100?symbol={{SYMBOL}}",
+                ),
+            ),
+            quiet=frozenset(("market/match",)),
+            max_streams=300,
+        ),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="kucoin-futures",
+        types={
+            "trade": _era(_futures_trades, "contractMarket/execution"),
+            "book_change": _era(
+                _futures_book_changes, "contractMarket/level2", "contractMarket/level2Snapshot"
+            ),
+            "derivative_ticker": _era(
+                _derivative_tickers,
+                "contract/instrument",
+                "contractMarket/execution",
+                "contract/details",
+            ),
+            "book_ticker": _era(_futures_book_tickers, "contractMarket/tickerV2"),
+        },
+        dispatch=keyed("topic"),
+        live=Dialect(
+            endpoints=(Endpoint(url=""),),
+            discovery=Discovery(url=f"{_FUTURES_API}bullet-public", use=_address),
+            subscribe=_futures_subscribe,
+            acks=equals("type", "welcome", "ack"),
+            heartbeats=equals("type", "pong"),
+            errors=equals("type", "error"),
+            ping=_ping,
+            snapshots=(
+                _book_snapshot(
+                    "contractMarket/level2",
+                    "level2Snapshot",
+                    f"{_FUTURES_API}level2/snapshot?symbol={{SYMBOL}}",
+                ),
+            ),
+            pollers=(
+                Poller(
+                    channel="contract/details",
+                    urls=(f"{_FUTURES_API}contracts/active",),
+                    render=_render_details,
+                    every_s=6,
+                    per_symbol=False,
+                ),
+            ),
+            quiet=frozenset(("contractMarket/execution",)),
+            max_streams=300,
+        ),
+        subscriptions=_NATIVE,
+    ),
+)
