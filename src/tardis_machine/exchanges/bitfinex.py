@@ -1,16 +1,18 @@
 """Bitfinex: arrays with a number for their channel; since 2020 they end with its name and pair."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Signed
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Handler, Route, arrays
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import time
+from tardis_machine.exchanges.fields import ticker_time, time
+from tardis_machine.filters import Filter
 
 # A message: [number, payload, sequence, milliseconds, channel, pair], or with a word before the
 # payload that says what it is.
@@ -25,6 +27,7 @@ class _Subscribed(Struct, gc=False):
     number: int | None = field(name="chanId", default=None)
     channel: str | None = None
     pair: str | None = None
+    precision: str | None = field(name="prec", default=None)
     key: str | None = None
 
 
@@ -36,9 +39,13 @@ def announced(line: bytes) -> tuple[int, str] | None:
     message = _decode_subscribed(line)
     if message.event != "subscribed" or message.number is None:
         return None
-    # A status has a key such as deriv:tBTCF0:USTF0 instead of a pair.
-    pair = message.pair or (message.key or "").partition(":t")[2]
-    return message.number, f"{message.channel} {pair}"
+    if message.channel == "status":  # of deriv:tBTCF0:USTF0, or of all liquidations
+        of, _, pair = (message.key or "").partition(":")
+        channel = "status" if of == "deriv" else "liquidations" if pair == "global" else of
+        return message.number, f"{channel} {pair.removeprefix('t')}"
+    if message.channel == "book" and message.precision != "P0":
+        return message.number, f"raw_book {message.pair}"
+    return message.number, f"{message.channel} {message.pair or ''}"
 
 
 def of_pairs(channel: str, handler: Callable[[str], Handler]) -> Route:
@@ -52,11 +59,12 @@ def of_pairs(channel: str, handler: Callable[[str], Handler]) -> Route:
 
 
 def elements(line: bytes) -> tuple[bytes, int | float | None]:
-    """Part a message: its payload, and its time."""
+    """Part a message: its payload, and its time, which heartbeats need not have."""
     found = _elements(line)
-    if len(found) <= _MILLISECONDS:
-        raise MapperError("message", "no time at its end")
-    return bytes(found[_PAYLOAD]), _integer(found[_MILLISECONDS])
+    if len(found) <= _PAYLOAD:
+        raise MapperError("message", "no payload")
+    timestamp = _integer(found[_MILLISECONDS]) if len(found) > _MILLISECONDS else None
+    return bytes(found[_PAYLOAD]), timestamp
 
 
 class _Trade(Struct, array_like=True, gc=False):
@@ -137,9 +145,130 @@ def book_tickers(making: Making) -> Route:
     return of_pairs("ticker", of_pair)
 
 
+_LAST, _INDEX, _FUNDING_TIME, _PREDICTED, _RATE, _MARK, _INTEREST = 2, 3, 7, 8, 11, 14, 17
+_STATUS: Final = 18
+_decode_status: Final = Decoder(list[Any]).decode
+
+
+def _derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
+
+    def of_pair(pair: str) -> Handler:
+        def status(line: bytes) -> bool:
+            payload, timestamp = elements(line)
+            if payload[:1] != b"[":
+                return True
+            fields = _decode_status(payload)
+            has_funding = len(fields) > _FUNDING_TIME
+            fields += [None] * (_STATUS - len(fields))  # it grew over the years
+            emit(
+                pair,
+                ticker_time(timestamp),
+                last_price=fields[_LAST],
+                open_interest=fields[_INTEREST],
+                funding_rate=fields[_RATE],
+                funding_timestamp=time(fields[_FUNDING_TIME], "status", "funding")
+                if has_funding
+                else None,
+                predicted_funding_rate=fields[_PREDICTED],
+                index_price=fields[_INDEX],
+                mark_price=fields[_MARK],
+            )
+            return True
+
+        return status
+
+    return of_pairs("status", of_pair)
+
+
+class _Liquidation(Struct, array_like=True, gc=False):
+    """A position on its way out; one that `is_match` only tells of its progress."""
+
+    kind: str
+    id: int | str
+    timestamp: int | float | None
+    _: Any
+    symbol: str
+    amount: int | float
+    price: int | float
+    __: Any = None
+    is_match: int | float | None = None
+
+
+_decode_liquidations: Final = Decoder(list[_Liquidation]).decode
+
+
+def _liquidations(making: Making) -> Route:
+    emit = making.emitter.liquidation
+
+    def liquidations(line: bytes) -> bool:
+        payload, _ = elements(line)
+        if payload[:1] == b"[":
+            for row in _decode_liquidations(payload):
+                if row.is_match == 0:
+                    emit(
+                        row.symbol.replace("t", "", 1),
+                        row.id,
+                        row.price,
+                        abs(row.amount),
+                        "buy" if row.amount < 0 else "sell",
+                        time(row.timestamp, "liquidations", "time"),
+                    )
+        return True
+
+    return of_pairs("liquidations", lambda _: liquidations)
+
+
+_WITH_TIMES_AND_SEQUENCES: Final = 32768 + 65536
+
+
+def _asked(channel: str, symbol: str) -> Mapping[str, Any]:
+    match channel:
+        case "status":
+            return {"channel": channel, "key": f"deriv:t{symbol}"}
+        case "book" | "raw_book":
+            precision = "P0" if channel == "book" else "R0"
+            book = {"channel": "book", "len": 100, "prec": precision, "freq": "F0"}
+            return book | {"symbol": f"t{symbol}"}
+    return {"channel": channel, "symbol": f"t{symbol}"}
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    yield {"event": "conf", "flags": _WITH_TIMES_AND_SEQUENCES}
+    for each in filters:
+        if each.channel == "liquidations":  # of all symbols
+            yield {"event": "subscribe", "channel": "status", "key": "liq:global"}
+        else:
+            for symbol in each.symbols or ():
+                yield {"event": "subscribe", **_asked(each.channel, symbol)}
+
+
+def _is_heartbeat(message: Any) -> bool:
+    return isinstance(message, list) and message[_PAYLOAD : _PAYLOAD + 1] == ["hb"]
+
+
+def _native(_: Any) -> list[Filter]:
+    """Whatever clients ask for, they tell channels apart by numbers of their own: they get all."""
+    return []
+
+
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://api-pub.bitfinex.com/ws/2"),),
+    subscribe=_subscribe,
+    heartbeats=_is_heartbeat,
+    acks=equals("event", "info", "conf", "subscribed"),
+    errors=equals("event", "error"),
+    without_symbols=frozenset(("liquidations",)),
+    quiet=frozenset(("trades", "liquidations")),
+    max_streams=25,
+)
+
+
 def era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
     return (Era((Channel(channel, str.upper),), make),)
 
+
+_DISPATCH: Final = arrays(2, announced)
 
 EXCHANGES: Final = (
     Exchange(
@@ -149,6 +278,21 @@ EXCHANGES: Final = (
             "book_change": era(book_changes, "book"),
             "book_ticker": era(book_tickers, "ticker"),
         },
-        dispatch=arrays(2, announced),
+        dispatch=_DISPATCH,
+        live=_LIVE,
+        subscriptions=_native,
+    ),
+    Exchange(
+        name="bitfinex-derivatives",
+        types={
+            "trade": era(trades, "trades"),
+            "book_change": era(book_changes, "book"),
+            "derivative_ticker": era(_derivative_tickers, "status"),
+            "liquidation": (Era((Channel("liquidations", takes_symbols=False),), _liquidations),),
+            "book_ticker": era(book_tickers, "ticker"),
+        },
+        dispatch=_DISPATCH,
+        live=_LIVE,
+        subscriptions=_native,
     ),
 )

@@ -1,16 +1,28 @@
 """Kraken: arrays that end with their channel and pair, then objects since version 2."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects, Positions
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    both,
+    either,
+    equals,
+    present,
+)
 from tardis_machine.exchanges.dispatch import Route, arrays, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, nonzero, required, side, symbol
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
 
 _VERSION_2: Final = date("2026-07-10")
@@ -221,6 +233,35 @@ def _book_tickers_2(making: Making) -> Route:
     return named({"ticker": book_tickers})
 
 
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "book": {"depth": 1000},
+    "ticker": {"event_trigger": "bbo"},
+    "instrument": {"include_tokenized_assets": True},
+}
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for each in filters:
+        params: dict[str, Any] = {"channel": each.channel}
+        if each.channel != "instrument":
+            params["symbol"] = list(each.symbols or ())
+        yield {"method": "subscribe", "params": params | _OPTIONS.get(each.channel, {})}
+
+
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://ws.kraken.com/v2"),),
+    subscribe=_subscribe,
+    data=(b'{"channel":"trade"', b'{"channel":"book"', b'{"channel":"ticker"'),
+    heartbeats=either(equals("channel", "heartbeat"), equals("event", "heartbeat")),
+    acks=either(
+        equals("channel", "status"), both(equals("method", "subscribe"), equals("success", True))
+    ),
+    errors=either(equals("success", False), present("errorMessage")),
+    without_symbols=frozenset(("instrument",)),
+    quiet=frozenset(("trade", "instrument")),
+)
+
+
 _V2: Final = prefixed(b'{"channel":"', "channel")
 
 
@@ -242,5 +283,10 @@ EXCHANGES: Final = (
             "book_ticker": _eras(("spread", _book_tickers_1), ("ticker", _book_tickers_2)),
         },
         dispatch=_V2,
+        live=_LIVE,
+        # Only what clients of version 1 send.
+        subscriptions=subscriptions(
+            {"event": "subscribe"}, "", fields("subscription.name", "pair")
+        ),
     ),
 )
