@@ -88,7 +88,7 @@ def plan(
         _check_symbols(exchange.name, dialect, each)
     secrets = _secrets(exchange.name, dialect, environ)
     off_socket = dialect.rest_channels()
-    streamed = [each for each in filters if each.channel not in off_socket]
+    streamed = [_asked(dialect, each) for each in filters if each.channel not in off_socket]
     connections = tuple(
         Connecting(
             endpoint,
@@ -138,6 +138,12 @@ def _check_symbols(exchange: str, dialect: Dialect, asked: Filter) -> None:
             f'invalid "symbols": none, expected at least one: {asked.channel} cannot be streamed'
             " for all symbols",
         )
+
+
+def _asked(dialect: Dialect, asked: Filter) -> Filter:
+    """Ask for all of a channel that takes no symbols: in filters it may have an empty list."""
+    free = dialect.without_symbols or ()
+    return asked if asked.symbols or asked.channel not in free else Filter(asked.channel)
 
 
 def _secrets(exchange: str, dialect: Dialect, environ: Mapping[str, str]) -> tuple[str, ...]:

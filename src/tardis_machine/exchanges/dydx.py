@@ -1,0 +1,373 @@
+"""dYdX, v3 (closed) and v4: channels of markets, each with a snapshot at its subscription."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import LOCAL_TIME, PAIRS, Objects
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, optional, required, side
+from tardis_machine.exchanges.fields import symbol as required_symbol
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, cut_ms, parse_ms
+
+Number = int | float
+_MAX_SYMBOLS: Final = 100_000
+_MAX_PRICES: Final = 100_000
+_NO_LEVELS: Final = Raw(b"[]")
+_EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
+_SNAPSHOT: Final = Objects(price="price", amount="size")
+
+
+class _Trade(Struct, gc=False):
+    price: Sent = UNSET
+    size: Sent = UNSET
+    side: str | None = None
+    created_at: str | None = field(name="createdAt", default=None)
+    id: str | int | None = None
+    type: str | None = None
+
+
+class _TradesContents(Struct, gc=False):
+    trades: list[_Trade] = []
+
+
+class _Trades(Struct, gc=False):
+    type: str | None = None
+    symbol: str | None = field(name="id", default=None)
+    contents: _TradesContents | None = None
+
+
+_decode_trades: Final = Decoder(_Trades).decode
+
+
+def _new_trades(message: _Trades) -> list[_Trade] | None:
+    """Give the trades of an update; those of a subscription's answer are old."""
+    if message.type != "channel_data":
+        return None
+    if message.contents is None:
+        raise MapperError("trades", "no contents")
+    return message.contents.trades
+
+
+def _time(row: _Trade) -> Time:
+    if not row.created_at:
+        raise MapperError("trades", "no createdAt")
+    return cut_ms(row.created_at)
+
+
+def _trades(channel: str) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        emit = making.emitter.trade
+
+        def trades(message: _Trades) -> bool:
+            rows = _new_trades(message)
+            if rows is None:
+                return False
+            symbol = required_symbol(message.symbol, "trades")
+            for row in rows:
+                emit(
+                    symbol,
+                    row.id,
+                    required(row.price, "trades", "price"),
+                    required(row.size, "trades", "size"),
+                    side(row.side, "BUY"),
+                    _time(row),
+                )
+            return True
+
+        return named({channel: Part(_decode_trades, trades)})
+
+    return make
+
+
+def _liquidations(making: Making) -> Route:
+    emit = making.emitter.liquidation
+
+    def trades(message: _Trades) -> bool:
+        rows = _new_trades(message)
+        if rows is None:
+            return False
+        symbol = required_symbol(message.symbol, "trades")
+        for row in rows:
+            if row.type == "LIQUIDATED":
+                emit(
+                    symbol,
+                    row.id,
+                    required(row.price, "trades", "price"),
+                    required(row.size, "trades", "size"),
+                    side(row.side, "BUY"),
+                    _time(row),
+                )
+        return True
+
+    return named({"v4_trades": Part(_decode_trades, trades)})
+
+
+class _Book(Struct, gc=False):
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    offset: str | int | UnsetType = UNSET
+
+
+class _BookMessage(Struct, gc=False):
+    type: str | None = None
+    symbol: str | None = field(name="id", default=None)
+    contents: _Book | None = None
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    emit = making.emitter.book_change
+
+    def orderbook(line: bytes) -> bool:
+        message = decode(line)
+        book = message.contents
+        symbol = required_symbol(message.symbol, "v4_orderbook")
+        if book is None:
+            return True
+        if message.type == "subscribed":
+            emit(symbol, True, book.bids, book.asks, None, _SNAPSHOT)
+        elif book.bids not in _EMPTY or book.asks not in _EMPTY:
+            emit(symbol, False, book.bids, book.asks, None, PAIRS)
+        return True
+
+    return named({"v4_orderbook": orderbook})
+
+
+class _Level(Struct, gc=False):
+    price: str
+    size: str | Number
+    offset: str | int | None = None
+
+
+_Pair = tuple[str | Number, ...]
+_decode_levels: Final = Decoder(list[_Level]).decode
+_decode_pairs: Final = Decoder(list[_Pair]).decode
+
+
+class _Offsets(dict[str | Number, int]):
+    """The offset of each price of one side: updates come late, and newer ones count."""
+
+    __slots__ = ()
+
+    def start(self, levels: Sequence[_Level]) -> None:
+        self.clear()
+        self.update((level.price, int(level.offset or 0)) for level in levels)
+
+    def newer(self, levels: Raw, offset: int) -> list[_Pair]:
+        """Give the levels that no later update has changed."""
+        try:
+            pairs = [
+                level[:2] for level in _decode_pairs(levels) if self.get(level[0], -1) < offset
+            ]
+        except IndexError:
+            raise MapperError("v3_orderbook", "a level without price and amount") from None
+        return pairs
+
+    def follow(self, levels: Sequence[_Pair], offset: int) -> None:
+        if len(self) >= _MAX_PRICES:  # made up by a broken feed
+            self.clear()
+        self.update((level[0], offset) for level in levels)
+
+
+def _offset_book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    emit = making.emitter.book_change
+    offsets: dict[str, tuple[_Offsets, _Offsets]] = {}
+
+    def orderbook(line: bytes) -> bool:
+        message = decode(line)
+        book = message.contents
+        symbol = required_symbol(message.symbol, "v3_orderbook")
+        if book is None:
+            return True
+        if symbol not in offsets:
+            if len(offsets) >= _MAX_SYMBOLS:  # made up by a broken feed
+                offsets.clear()
+            offsets[symbol] = _Offsets(), _Offsets()
+        bid_offsets, ask_offsets = offsets[symbol]
+        if message.type == "subscribed":
+            levels = _decode_levels(book.bids), _decode_levels(book.asks)
+            emit(symbol, True, book.bids, book.asks, None, _SNAPSHOT)
+            bid_offsets.start(levels[0])
+            ask_offsets.start(levels[1])
+            return True
+        if book.offset is UNSET:
+            raise MapperError("v3_orderbook", f"no offset of {symbol}")
+        offset = int(book.offset)
+        bids = bid_offsets.newer(book.bids, offset)
+        asks = ask_offsets.newer(book.asks, offset)
+        if bids or asks:
+            emit(symbol, False, bids, asks, None)
+            bid_offsets.follow(bids, offset)
+            ask_offsets.follow(asks, offset)
+        return True
+
+    return named({"v3_orderbook": orderbook})
+
+
+class _Market(Struct, gc=False):
+    index_price: Sent = field(name="indexPrice", default=UNSET)
+    mark_price: Sent = field(name="oraclePrice", default=UNSET)
+    funding_rate: Sent = field(name="nextFundingRate", default=UNSET)
+    funded_at: str | UnsetType | None = field(name="nextFundingAt", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _Listed(Struct, gc=False):
+    markets: dict[str, _Market] = {}
+    trading: dict[str, _Market] = {}
+    oracle_prices: dict[str, _Market] = field(name="oraclePrices", default_factory=dict)
+
+
+class _MarketsMessage(Struct, gc=False):
+    type: str | None = None
+    contents: Raw = Raw(b"{}")
+
+
+_decode_message: Final = Decoder(_MarketsMessage).decode
+_decode_listed: Final = Decoder(_Listed).decode
+_decode_markets: Final = Decoder(dict[str, _Market]).decode
+
+
+def _markets_v3(message: _MarketsMessage) -> Iterator[tuple[str, _Market]]:
+    if message.type == "subscribed":
+        yield from _decode_listed(message.contents).markets.items()
+    else:
+        yield from _decode_markets(message.contents).items()
+
+
+def _markets_v4(message: _MarketsMessage) -> Iterator[tuple[str, _Market]]:
+    listed = _decode_listed(message.contents)
+    if message.type == "subscribed":
+        yield from listed.markets.items()
+    else:
+        yield from listed.trading.items()
+        yield from listed.oracle_prices.items()
+
+
+def _funding_time(market: _Market) -> int | None:
+    if market.funded_at is UNSET:
+        return None
+    if not market.funded_at:
+        raise MapperError("markets", "no time in nextFundingAt")
+    return parse_ms(market.funded_at)
+
+
+def _derivative_tickers(
+    version: str, read: Callable[[_MarketsMessage], Iterator[tuple[str, _Market]]]
+) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        emit = making.emitter.derivative_ticker
+        last_prices: dict[str, str | Number] = {}
+
+        def trades(message: _Trades) -> bool:
+            rows = _new_trades(message)
+            if rows is None:
+                return False
+            if rows:
+                if len(last_prices) >= _MAX_SYMBOLS:  # made up by a broken feed
+                    last_prices.clear()
+                symbol = required_symbol(message.symbol, "trades")
+                last_prices[symbol] = required(rows[-1].price, "trades", "price")
+            return True
+
+        def markets(message: _MarketsMessage) -> bool:
+            for symbol, market in read(message):
+                emit(
+                    symbol,
+                    LOCAL_TIME,
+                    last_price=last_prices.get(symbol),
+                    open_interest=optional(market.open_interest),
+                    funding_rate=optional(market.funding_rate),
+                    funding_timestamp=_funding_time(market),
+                    index_price=optional(market.index_price),
+                    mark_price=optional(market.mark_price),
+                )
+            return True
+
+        return named(
+            {
+                f"{version}_trades": Part(_decode_trades, trades),
+                f"{version}_markets": Part(_decode_message, markets),
+            }
+        )
+
+    return make
+
+
+def _subscriber(extra: Mapping[str, Mapping[str, Any]]) -> Callable[..., Iterator[Outgoing]]:
+    """Subscribe per symbol; a channel of all markets once. `extra` is what a channel adds."""
+
+    def subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+        for each in filters:
+            asked = {"type": "subscribe", "channel": each.channel}
+            added = extra.get(each.channel, {})
+            if each.channel.endswith("_markets"):
+                yield asked
+            else:
+                for symbol in each.symbols or ():
+                    yield {**asked, "id": symbol, **added}
+
+    return subscribe
+
+
+def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> Dialect:
+    return Dialect(
+        endpoints=(Endpoint(url=url),),
+        subscribe=_subscriber(extra),
+        data=(b'{"type":"channel_data"', b'{"type":"subscribed"'),
+        acks=equals("type", "connected", "unsubscribed"),
+        errors=equals("type", "error"),
+        without_symbols=frozenset((f"{version}_markets",)),
+        quiet=frozenset((f"{version}_trades",)),
+    )
+
+
+def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
+    return (Era((Channel(channel, str.upper),), make),)
+
+
+def _ticker_era(version: str, make: Callable[[Making], Route]) -> tuple[Era]:
+    markets = Channel(f"{version}_markets", takes_symbols=False, unasked=())
+    return (Era((markets, Channel(f"{version}_trades", str.upper)), make),)
+
+
+_NATIVE: Final = subscriptions({"type": "subscribe"}, "", fields("channel", "id"))
+
+EXCHANGES: Final = (
+    Exchange(
+        name="dydx",
+        types={
+            "trade": _era(_trades("v3_trades"), "v3_trades"),
+            "book_change": _era(_offset_book_changes, "v3_orderbook"),
+            "derivative_ticker": _ticker_era("v3", _derivative_tickers("v3", _markets_v3)),
+        },
+        dispatch=keyed("channel"),
+        live=_dialect(
+            "v3",
+            "wss://api.dydx.exchange/v3/ws",
+            {"v3_orderbook": {"includeOffsets": True}},
+        ),
+        subscriptions=_NATIVE,
+    ),
+    Exchange(
+        name="dydx-v4",
+        types={
+            "trade": _era(_trades("v4_trades"), "v4_trades"),
+            "book_change": _era(_book_changes, "v4_orderbook"),
+            "derivative_ticker": _ticker_era("v4", _derivative_tickers("v4", _markets_v4)),
+            "liquidation": _era(_liquidations, "v4_trades"),
+        },
+        dispatch=keyed("channel"),
+        live=_dialect("v4", "wss://indexer.dydx.trade/v4/ws", {}),
+        subscriptions=_NATIVE,
+    ),
+)
