@@ -17,6 +17,12 @@ from tardis_machine.exchanges.dialect import Dialect, Poller, Session, Snapshot,
 from tardis_machine.filters import Filter
 from tests.vectors.dialects import same_sources, subscribed
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_kernel() -> None:
+    """Nothing is emitted here: once is enough."""
+
+
 FILES = sorted((Path(__file__).parent / "dialects").glob("*.json"))
 FACTS: dict[str, dict[str, list[dict[str, Any]]]] = {
     name: facts for file in FILES for name, facts in msgspec.json.decode(file.read_bytes()).items()

@@ -8,6 +8,11 @@ from tardis_machine.exchanges.exchange import Making
 from tardis_machine.exchanges.joins import JoinedBook, amended, folded
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _each_kernel() -> None:
+    """Nothing is emitted here: once is enough."""
+
+
 class Update(msgspec.Struct):
     first_id: int
     last_id: int

@@ -4,6 +4,11 @@ from tardis_machine import exchanges
 from tardis_machine.exchanges import UnknownExchangeError, catalog
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _each_kernel() -> None:
+    """Nothing is emitted here: once is enough."""
+
+
 def test_every_exchange_with_mappers_is_recorded() -> None:
     assert set(exchanges.names()) <= set(catalog.names())
     assert len(set(exchanges.names())) == len(exchanges.names())
