@@ -35,6 +35,7 @@ from tardis_machine.exchanges import (
     polymarket,
     serum,
     upbit,
+    woo_x,
 )
 from tardis_machine.exchanges.errors import (
     BookGapError,
@@ -84,6 +85,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     polymarket.EXCHANGES,
     serum.EXCHANGES,
     upbit.EXCHANGES,
+    woo_x.EXCHANGES,
 )
 
 _EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}

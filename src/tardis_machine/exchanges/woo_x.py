@@ -1,0 +1,538 @@
+"""WOO X: names ended with the channel until version 3 of its API turned them round."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import PAIRS, Emitter, Layout, Objects
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    Snapshot,
+    at,
+    either,
+    equals,
+    generated,
+    pairs,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Handler, Part, Parts, Route, keyed, named, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentTime,
+    filled,
+    required,
+    side,
+    symbol,
+    ticker_time,
+    time,
+)
+from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
+from tardis_machine.filters import Filter
+
+_V3_SINCE: Final = date("2026-06-29T22:02:00.000Z")
+_NO_LEVELS: Final = Raw(b"[]")
+_REST_LEVELS: Final = Objects("price", "quantity")
+_KEPT_UPDATES: Final = 2000
+_MAX_SYMBOLS: Final = 100_000
+_EXCHANGE_TRADE: Final = 1
+"""The source of trades that were made here; others only show where the market is."""
+
+M = TypeVar("M", "_OldMessage", "_Message")
+
+_topics: Final = prefixed(b'{"topic":"', "topic")
+
+
+def _requests_too(parts: Parts, emitter: Emitter | None = None) -> Handler:
+    """Find the name in topic, or in id: until version 3 snapshots answer a request."""
+    topics = _topics(parts, emitter)
+    requests = keyed("id")(parts)
+
+    def handle(line: bytes) -> bool:
+        if line.startswith(b'{"topic":"'):
+            return topics(line)
+        return requests(line) if b'"event":"request"' in line[:256] else topics(line)
+
+    return handle
+
+
+class _Kept(NamedTuple):
+    """An update of a book, and the time of the one before it."""
+
+    previous: SentTime
+    bids: Raw
+    asks: Raw
+    timestamp: int
+
+
+class _Book:
+    """The book of one symbol: what was kept until its snapshot came follows it, one by one."""
+
+    __slots__ = ("_emit", "_kept", "_started_at", "_symbol")
+
+    def __init__(self, symbol: str, making: Making) -> None:
+        self._symbol = symbol
+        self._emit = making.emitter.book_change
+        self._kept: deque[_Kept] = deque(maxlen=_KEPT_UPDATES)
+        self._started_at: int | None = None
+
+    def start(self, bids: Raw, asks: Raw, timestamp: int, layout: Layout = PAIRS) -> None:
+        self._emit(self._symbol, True, bids, asks, timestamp, layout)
+        self._started_at = timestamp
+        kept = list(self._kept)
+        self._kept.clear()
+        for update in kept:
+            self.update(update)
+
+    def update(self, update: _Kept) -> None:
+        if self._started_at is None:
+            self._kept.append(update)
+        elif update.previous is UNSET or ticker_time(update.previous) >= self._started_at:
+            self._emit(self._symbol, False, update.bids, update.asks, update.timestamp)
+
+
+def _books(making: Making) -> Callable[[str], _Book]:
+    books: dict[str, _Book] = {}
+
+    def book_of(symbol: str) -> _Book:
+        book = books.get(symbol)
+        if book is None:
+            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
+                books.clear()
+            book = books[symbol] = _Book(symbol, making)
+        return book
+
+    return book_of
+
+
+def _channel_last(parts: Mapping[str, Handler | Part[Any]]) -> Route:
+    return lambda name: parts.get(name.rpartition("@")[2])
+
+
+class _OldRow(Struct, gc=False):
+    symbol: str | None = None
+    price: Sent = UNSET
+    size: Sent = UNSET
+    side: str | None = None
+    source: Any = None
+    funding_rate: Sent = field(name="fundingRate", default=UNSET)
+    funding_timestamp: SentTime = field(name="fundingTs", default=UNSET)
+    open_interest: Sent = field(name="openInterest", default=UNSET)
+
+
+class _OldMessage(Struct, gc=False):
+    data: _OldRow
+    timestamp: SentTime = field(name="ts", default=UNSET)
+
+
+_decode_old: Final = Decoder(_OldMessage).decode
+
+
+def _old_trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trade(message: _OldMessage) -> bool:
+        row = message.data
+        if row.source == _EXCHANGE_TRADE:
+            emit(
+                symbol(row.symbol, "trade"),
+                None,
+                required(row.price, "trade", "price"),
+                required(row.size, "trade", "size"),
+                side(row.side, "BUY"),
+                time(message.timestamp, "trade", "ts"),
+            )
+        return True
+
+    return _channel_last({"trade": Part(_decode_old, trade)})
+
+
+class _OldBook(Struct, gc=False):
+    symbol: str
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    previous: SentTime = field(name="prevTs", default=UNSET)
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _OldBookMessage(Struct, gc=False):
+    data: _OldBook | None = None
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    event: str | None = None
+    success: bool | None = None
+
+
+def _old_book_changes(making: Making) -> Route:
+    decode = Decoder(_OldBookMessage).decode
+    book_of = _books(making)
+
+    def update(line: bytes) -> bool:
+        message = decode(line)
+        row = message.data
+        if row is None:
+            return False
+        timestamp = time(message.timestamp, "orderbookupdate", "ts")
+        book_of(row.symbol).update(_Kept(row.previous, row.bids, row.asks, timestamp))
+        return True
+
+    def answer(line: bytes) -> bool:
+        message = decode(line)
+        row = message.data
+        if row is None or message.event != "request" or not message.success:
+            return False
+        book_of(row.symbol).start(row.bids, row.asks, time(row.timestamp, "orderbook", "ts"))
+        return True
+
+    return _channel_last({"orderbookupdate": update, "orderbook": answer})
+
+
+def _spot(symbol: str) -> str:
+    return symbol.upper().replace("PERP_", "SPOT_", 1)
+
+
+class _Indexes(dict[str, Sent]):
+    """Index prices by the perpetual they are for: a ticker takes them up with its next message."""
+
+    __slots__ = ()
+
+    def learn(self, spot: str | None, price: Sent) -> bool:
+        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
+            self.clear()
+        self[symbol(spot, "indexprice").replace("SPOT_", "PERP_", 1)] = price
+        return True
+
+    def of(self, perpetual: str) -> str | int | float | None:
+        return filled(self.get(perpetual))
+
+
+def _of_perpetuals(take: Callable[[str, M], None]) -> Callable[[M], bool]:
+    """Leave out spot markets: what there is of them in a ticker is the index."""
+
+    def take_message(message: M) -> bool:
+        market = message.data.symbol
+        if market is None or not market.startswith("PERP_"):
+            return False
+        take(market, message)
+        return True
+
+    return take_message
+
+
+def _old_derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
+    indexes = _Indexes()
+
+    def trade(market: str, message: _OldMessage) -> None:
+        price, timestamp = filled(message.data.price), ticker_time(message.timestamp)
+        emit(market, timestamp, last_price=price, index_price=indexes.of(market))
+
+    def mark_price(market: str, message: _OldMessage) -> None:
+        price, timestamp = filled(message.data.price), ticker_time(message.timestamp)
+        emit(market, timestamp, mark_price=price, index_price=indexes.of(market))
+
+    def index_price(message: _OldMessage) -> bool:
+        return indexes.learn(message.data.symbol, message.data.price)
+
+    def funding(market: str, message: _OldMessage) -> None:
+        row = message.data
+        emit(
+            market,
+            ticker_time(message.timestamp),
+            funding_rate=filled(row.funding_rate),
+            funding_timestamp=time(row.funding_timestamp, "estfundingrate", "fundingTs"),
+            index_price=indexes.of(market),
+        )
+
+    def open_interest(market: str, message: _OldMessage) -> None:
+        amount, timestamp = filled(message.data.open_interest), ticker_time(message.timestamp)
+        emit(market, timestamp, open_interest=amount, index_price=indexes.of(market))
+
+    return _channel_last(
+        {
+            "trade": Part(_decode_old, _of_perpetuals(trade)),
+            "markprice": Part(_decode_old, _of_perpetuals(mark_price)),
+            "indexprice": Part(_decode_old, index_price),
+            "estfundingrate": Part(_decode_old, _of_perpetuals(funding)),
+            "openinterest": Part(_decode_old, _of_perpetuals(open_interest)),
+        }
+    )
+
+
+class _OldQuote(Struct, gc=False):
+    symbol: str
+    ask_price: Sent = field(name="ask", default=UNSET)
+    ask_amount: Sent = field(name="askSize", default=UNSET)
+    bid_price: Sent = field(name="bid", default=UNSET)
+    bid_amount: Sent = field(name="bidSize", default=UNSET)
+
+
+class _OldQuoteMessage(Struct, gc=False):
+    data: _OldQuote
+    timestamp: SentTime = field(name="ts", default=UNSET)
+
+
+def _old_book_tickers(making: Making) -> Route:
+    decode = Decoder(_OldQuoteMessage).decode
+    emit = making.emitter.book_ticker
+
+    def quote(line: bytes) -> bool:
+        message = decode(line)
+        row = message.data
+        emit(
+            row.symbol,
+            filled(row.ask_amount),
+            filled(row.ask_price),
+            filled(row.bid_price),
+            filled(row.bid_amount),
+            time(message.timestamp, "bbo", "ts"),
+        )
+        return True
+
+    return _channel_last({"bbo": quote})
+
+
+class _Row(Struct, gc=False):
+    symbol: str | None = field(name="s", default=None)
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    price: Sent = field(name="px", default=UNSET)
+    size: Sent = field(name="sx", default=UNSET)
+    side: str | None = field(name="sd", default=None)
+    source: Any = field(name="src", default=None)
+    funding_rate: Sent = field(name="r", default=UNSET)
+    funding_timestamp: SentTime = field(name="ft", default=UNSET)
+    open_interest: Sent = field(name="oi", default=UNSET)
+
+
+class _Message(Struct, gc=False):
+    data: _Row
+
+
+_decode: Final = Decoder(_Message).decode
+
+
+def _trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trade(message: _Message) -> bool:
+        row = message.data
+        if row.source == _EXCHANGE_TRADE:
+            emit(
+                symbol(row.symbol, "trade"),
+                None,
+                required(row.price, "trade", "px"),
+                required(row.size, "trade", "sx"),
+                side(row.side, "BUY"),
+                time(row.timestamp, "trade", "ts"),
+            )
+        return True
+
+    return named({"trade": Part(_decode, trade)}, separator="@")
+
+
+class _BookRow(Struct, gc=False):
+    symbol: str | None = field(name="s", default=None)
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    previous: SentTime = field(name="prevTs", default=UNSET)
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+    def layout(self) -> Layout:
+        """Tell levels of the REST server, which are objects, from those of the stream."""
+        both = bytes(self.bids), bytes(self.asks)
+        return _REST_LEVELS if any(side.startswith(b"[{") for side in both) else PAIRS
+
+
+class _BookMessage(Struct, gc=False):
+    topic: str
+    data: _BookRow
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    generated: bool = False
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    book_of = _books(making)
+
+    def update(line: bytes) -> bool:
+        message = decode(line)
+        row = message.data
+        # REST answers have neither symbol nor time inside.
+        named_in_topic = message.topic.partition("@")[2].partition("@")[0]
+        book = book_of(symbol(row.symbol or named_in_topic or None, "orderbookupdate"))
+        if message.generated:
+            sent = message.timestamp if row.timestamp is UNSET else row.timestamp
+            book.start(row.bids, row.asks, time(sent, "orderbook", "ts"), row.layout())
+        else:
+            timestamp = time(row.timestamp, "orderbookupdate", "ts")
+            book.update(_Kept(row.previous, row.bids, row.asks, timestamp))
+        return True
+
+    def snapshot(line: bytes) -> bool:
+        # The stream's own whole books are another channel.
+        return b'"generated":true' in line and update(line)
+
+    return named({"orderbookupdate": update, "orderbook": snapshot}, separator="@")
+
+
+def _derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
+    indexes = _Indexes()
+
+    def trade(market: str, message: _Message) -> None:
+        row = message.data
+        price = required(row.price, "trade", "px")
+        index = indexes.of(market)
+        emit(market, ticker_time(row.timestamp), last_price=price, index_price=index)
+
+    def mark_price(market: str, message: _Message) -> None:
+        row = message.data
+        price = required(row.price, "markprice", "px")
+        index = indexes.of(market)
+        emit(market, ticker_time(row.timestamp), mark_price=price, index_price=index)
+
+    def index_price(message: _Message) -> bool:
+        row = message.data
+        return indexes.learn(row.symbol, required(row.price, "indexprice", "px"))
+
+    def funding(market: str, message: _Message) -> None:
+        row = message.data
+        emit(
+            market,
+            ticker_time(row.timestamp),
+            funding_rate=required(row.funding_rate, "estfundingrate", "r"),
+            funding_timestamp=time(row.funding_timestamp, "estfundingrate", "ft"),
+            index_price=indexes.of(market),
+        )
+
+    def open_interest(market: str, message: _Message) -> None:
+        row = message.data
+        amount = required(row.open_interest, "openinterest", "oi")
+        index = indexes.of(market)
+        emit(market, ticker_time(row.timestamp), open_interest=amount, index_price=index)
+
+    return named(
+        {
+            "trade": Part(_decode, _of_perpetuals(trade)),
+            "markprice": Part(_decode, _of_perpetuals(mark_price)),
+            "indexprice": Part(_decode, index_price),
+            "estfundingrate": Part(_decode, _of_perpetuals(funding)),
+            "openinterest": Part(_decode, _of_perpetuals(open_interest)),
+        },
+        separator="@",
+    )
+
+
+class _Quote(Struct, gc=False):
+    symbol: str = field(name="s")
+    timestamp: SentTime = field(name="ts", default=UNSET)
+    ask_price: Sent = field(name="ap", default=UNSET)
+    ask_amount: Sent = field(name="aq", default=UNSET)
+    bid_price: Sent = field(name="bp", default=UNSET)
+    bid_amount: Sent = field(name="bq", default=UNSET)
+
+
+class _QuoteMessage(Struct, gc=False):
+    data: _Quote
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_QuoteMessage).decode
+    emit = making.emitter.book_ticker
+
+    def quote(line: bytes) -> bool:
+        row = decode(line).data
+        emit(
+            row.symbol,
+            filled(row.ask_amount),
+            filled(row.ask_price),
+            filled(row.bid_price),
+            filled(row.bid_amount),
+            time(row.timestamp, "bbo", "ts"),
+        )
+        return True
+
+    return named({"bbo": quote}, separator="@")
+
+
+_TOPIC_ORDER: Final = (
+    *("trade", "orderbookupdate", "bbo"),
+    *("markprice", "estfundingrate", "openinterest", "indexprice"),
+)
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    topics: dict[str, list[str]] = {}
+    for channel, market in sorted(pairs(filters), key=lambda pair: _TOPIC_ORDER.index(pair[0])):
+        depth = "@50" if channel == "orderbookupdate" else ""
+        topics.setdefault(market, []).append(f"{channel}@{market}{depth}")
+    for market, its_topics in topics.items():
+        yield {"id": market, "cmd": "subscribe", "params": its_topics}
+
+
+def _reply(message: Any) -> Outgoing | None:
+    if at(message, "cmd") == "PING":
+        return {"cmd": "PONG"}
+    return {"event": "ping"} if at(message, "event") == "ping" else None
+
+
+def _eras(
+    old: Callable[[Making], Route], new: Callable[[Making], Route], *channels: Channel
+) -> tuple[Era, Era]:
+    return Era(channels, old, until=_V3_SINCE), Era(channels, new)
+
+
+_TRADE: Final = Channel("trade", str.upper)
+_BOOK_CHANNELS: Final = (Channel("orderbook", str.upper), Channel("orderbookupdate", str.upper))
+
+EXCHANGES: Final = (
+    Exchange(
+        name="woo-x",
+        types={
+            "trade": _eras(_old_trades, _trades, _TRADE),
+            "book_change": (
+                Era(_BOOK_CHANNELS, _old_book_changes, until=_V3_SINCE, dispatch=_requests_too),
+                Era(_BOOK_CHANNELS, _book_changes),
+            ),
+            "derivative_ticker": _eras(
+                _old_derivative_tickers,
+                _derivative_tickers,
+                _TRADE,
+                Channel("markprice", str.upper),
+                Channel("estfundingrate", str.upper),
+                Channel("openinterest", str.upper),
+                Channel("indexprice", _spot, unasked=()),
+            ),
+            "book_ticker": _eras(_old_book_tickers, _book_tickers, Channel("bbo", str.upper)),
+        },
+        dispatch=_topics,
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://wss.woox.io/v3/public"),),
+            subscribe=_subscribe,
+            data=(b'{"topic":"',),
+            acks=equals("success", True),
+            heartbeats=either(equals("cmd", "PING"), equals("event", "ping")),
+            errors=either(equals("success", False), present("errorMsg"), equals("cmd", "ERROR")),
+            reply=_reply,
+            snapshots=(
+                Snapshot(
+                    channel="orderbook",
+                    deltas="orderbookupdate",
+                    url="https://api.woox.io/v3/public/orderbook?symbol={SYMBOL}&maxLevel=50",
+                    render=generated(
+                        '{"topic":"orderbook@{SYMBOL}@50","ts":<answer.timestamp>,'
+                        '"generated":true,"data":<answer.data>}',
+                        equals("success", True),
+                    ),
+                ),
+            ),
+            quiet=frozenset(("trade",)),
+        ),
+        subscriptions=subscriptions({"event": "subscribe"}, "topic", symbol_first("@")),
+    ),
+)
