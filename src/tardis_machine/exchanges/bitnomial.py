@@ -1,0 +1,122 @@
+"""Bitnomial: futures whose books come whole once, then level by level."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, known_side, required
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, parse_us
+
+_NO_LEVELS: Final = Raw(b"[]")
+
+
+def _time(timestamp: str | None, channel: str) -> Time:
+    if not timestamp:
+        raise MapperError(channel, "no timestamp")
+    return parse_us(timestamp)
+
+
+class _Trade(Struct, gc=False):
+    symbol: str
+    price: Sent = UNSET
+    quantity: Sent = UNSET
+    taker_side: str | None = None
+    ack_id: str | int | None = None
+    timestamp: str | None = None
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trade).decode
+    emit = making.emitter.trade
+
+    def trade(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.symbol,
+            row.ack_id,
+            required(row.price, "trade", "price"),
+            required(row.quantity, "trade", "quantity"),
+            known_side(row.taker_side, "Bid", "Ask"),
+            _time(row.timestamp, "trade"),
+        )
+        return True
+
+    return named({"trade": trade})
+
+
+class _Book(Struct, gc=False):
+    symbol: str
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    timestamp: str | None = None
+
+
+class _Level(Struct, gc=False):
+    symbol: str
+    price: Sent = UNSET
+    quantity: Sent = UNSET
+    side: str | None = None
+    timestamp: str | None = None
+
+
+def _book_changes(making: Making) -> Route:
+    decode_book = Decoder(_Book).decode
+    decode_level = Decoder(_Level).decode
+    emit = making.emitter.book_change
+
+    def book(line: bytes) -> bool:
+        row = decode_book(line)
+        emit(row.symbol, True, row.bids, row.asks, _time(row.timestamp, "book"))
+        return True
+
+    def level(line: bytes) -> bool:
+        row = decode_level(line)
+        price = required(row.price, "level", "price")
+        levels = [(price, required(row.quantity, "level", "quantity"))]
+        bids, asks = (levels, []) if row.side == "Bid" else ([], levels)
+        emit(row.symbol, False, bids, asks, _time(row.timestamp, "level"))
+        return True
+
+    return named({"book": book, "level": level})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    """Ask for everything at once; levels come with their book."""
+    asked: dict[str, tuple[str, ...]] = {}
+    for each in filters:
+        asked["book" if each.channel == "level" else each.channel] = each.symbols or ()
+    channels = [{"name": name, "product_codes": codes} for name, codes in asked.items()]
+    yield {"type": "subscribe", "product_codes": [], "channels": channels}
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="bitnomial",
+        types={
+            "trade": (Era((Channel("trade", str.upper),), _trades),),
+            "book_change": (
+                Era((Channel("book", str.upper), Channel("level", str.upper)), _book_changes),
+            ),
+        },
+        dispatch=keyed("type", within=1 << 24),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://bitnomial.com/exchange/ws"),),
+            subscribe=_subscribe,
+            errors=equals("type", "error", "disconnect"),
+            quiet=frozenset(("trade",)),
+        ),
+        subscriptions=subscriptions(
+            {"type": "subscribe"},
+            "channels",
+            fields("name", "product_codes", {"book": ("book", "levels")}),
+        ),
+    ),
+)

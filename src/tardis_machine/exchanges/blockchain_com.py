@@ -1,0 +1,116 @@
+"""Blockchain.com: channels of symbols, numbered messages."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Objects
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
+from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, required, side
+from tardis_machine.exchanges.subscriptions import fields, subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import Time, parse_us
+
+_NO_LEVELS: Final = Raw(b"[]")
+_LEVELS: Final = Objects(price="px", amount="qty")
+
+
+def _time(timestamp: str | UnsetType | None, channel: str) -> Time:
+    if timestamp is UNSET or not timestamp:
+        raise MapperError(channel, "no timestamp")
+    return parse_us(timestamp)
+
+
+class _Trade(Struct, gc=False):
+    event: str | None = None
+    symbol: str | None = None
+    price: Sent = UNSET
+    qty: Sent = UNSET
+    side: str | None = None
+    trade_id: str | int | None = None
+    timestamp: str | None = None
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Trade).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        row = decode(line)
+        if row.event != "updated":
+            return False
+        if not row.symbol:
+            raise MapperError("trades", "no symbol")
+        emit(
+            row.symbol,
+            row.trade_id,
+            required(row.price, "trades", "price"),
+            required(row.qty, "trades", "qty"),
+            side(row.side, "buy"),
+            _time(row.timestamp, "trades"),
+        )
+        return True
+
+    return named({"trades": trades})
+
+
+class _Book(Struct, gc=False):
+    event: str | None = None
+    symbol: str | None = None
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    timestamp: str | UnsetType | None = UNSET
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Book).decode
+    emit = making.emitter.book_change
+
+    def l2(line: bytes) -> bool:
+        row = decode(line)
+        if row.event not in {"snapshot", "updated"}:
+            return False
+        if not row.symbol:
+            raise MapperError("l2", "no symbol")
+        timestamp = None if row.timestamp is UNSET else _time(row.timestamp, "l2")
+        emit(row.symbol, row.event == "snapshot", row.bids, row.asks, timestamp, _LEVELS)
+        return True
+
+    return named({"l2": l2})
+
+
+def _greet(_: Session) -> Iterator[Outgoing]:
+    yield {"action": "subscribe", "channel": "heartbeat"}
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for channel, symbol in pairs(filters):
+        yield {"action": "subscribe", "channel": channel, "symbol": symbol}
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="blockchain-com",
+        types={
+            "trade": (Era((Channel("trades", str.upper),), _trades),),
+            "book_change": (Era((Channel("l2", str.upper),), _book_changes),),
+        },
+        dispatch=keyed("channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://ws.blockchain.info/mercury-gateway/v1/ws"),),
+            headers={"Origin": "https://exchange.blockchain.com"},
+            greet=_greet,
+            subscribe=_subscribe,
+            acks=equals("event", "subscribed"),
+            heartbeats=equals("channel", "heartbeat"),
+            errors=equals("event", "rejected"),
+            quiet=frozenset(("trades",)),
+        ),
+        subscriptions=subscriptions({"action": "subscribe"}, "", fields("channel", "symbol")),
+    ),
+)

@@ -1,0 +1,266 @@
+"""Delta: one message per symbol, told apart by a type that mostly stands at its end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, field
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Objects
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    equals,
+    present,
+)
+from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.fields import (
+    Sent,
+    SentTime,
+    optional,
+    required,
+    side,
+    ticker_time,
+    time,
+)
+from tardis_machine.exchanges.fields import symbol as required_symbol
+from tardis_machine.exchanges.subscriptions import subscriptions
+from tardis_machine.filters import Filter
+
+_NO_LEVELS: Final = Raw(b"[]")
+_LEVELS: Final = Objects(price="limit_price", amount="size")
+_MARK: Final = "MARK:"
+
+
+def _or_local(timestamp: SentTime, channel: str) -> int | None:
+    """Microseconds or, now and then, milliseconds: the emitter tells them apart by their size."""
+    return None if timestamp is UNSET else time(timestamp, channel, "timestamp")
+
+
+class _Trade(Struct, gc=False):
+    symbol: str | None = None
+    price: Sent = UNSET
+    size: Sent = UNSET
+    buyer_role: str | None = None
+    timestamp: SentTime = UNSET
+
+
+_decode_trade: Final = Decoder(_Trade).decode
+
+
+def _trades(channel: str) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        emit = making.emitter.trade
+
+        def trade(row: _Trade) -> bool:
+            emit(
+                required_symbol(row.symbol, channel),
+                None,
+                required(row.price, channel, "price"),
+                required(row.size, channel, "size"),
+                side(row.buyer_role, "taker"),
+                time(row.timestamp, channel, "timestamp"),
+            )
+            return True
+
+        return named({channel: Part(_decode_trade, trade)})
+
+    return make
+
+
+class _Book(Struct, gc=False):
+    symbol: str
+    buy: Raw = _NO_LEVELS
+    sell: Raw = _NO_LEVELS
+    timestamp: SentTime = UNSET
+
+
+def _whole_books(making: Making) -> Route:
+    decode = Decoder(_Book).decode
+    emit = making.emitter.book_change
+
+    def l2_orderbook(line: bytes) -> bool:
+        row = decode(line)
+        timestamp = _or_local(row.timestamp, "l2_orderbook")
+        emit(row.symbol, True, row.buy, row.sell, timestamp, _LEVELS)
+        return True
+
+    return named({"l2_orderbook": l2_orderbook})
+
+
+class _Update(Struct, gc=False):
+    symbol: str
+    action: str | None = None
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    timestamp: SentTime = UNSET
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_Update).decode
+    emit = making.emitter.book_change
+
+    def l2_updates(line: bytes) -> bool:
+        row = decode(line)
+        timestamp = _or_local(row.timestamp, "l2_updates")
+        emit(row.symbol, row.action == "snapshot", row.bids, row.asks, timestamp)
+        return True
+
+    return named({"l2_updates": l2_updates})
+
+
+class _MarkPrice(Struct, gc=False):
+    symbol: str | None = None
+    price: Sent = UNSET
+    timestamp: SentTime = UNSET
+
+
+class _Funding(Struct, gc=False):
+    symbol: str | None = None
+    funding_rate: Sent = UNSET
+    predicted: Sent = field(name="predicted_funding_rate", default=UNSET)
+    funded_at: SentTime = field(name="next_funding_realization", default=UNSET)
+    timestamp: SentTime = UNSET
+
+
+_decode_mark_price: Final = Decoder(_MarkPrice).decode
+_decode_funding: Final = Decoder(_Funding).decode
+
+
+def _derivative_tickers(trades_channel: str) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        emit = making.emitter.derivative_ticker
+
+        def mark_price(row: _MarkPrice) -> bool:
+            emit(
+                required_symbol(row.symbol, "mark_price").replace(_MARK, "", 1),
+                ticker_time(row.timestamp),
+                mark_price=required(row.price, "mark_price", "price"),
+            )
+            return True
+
+        def funding_rate(row: _Funding) -> bool:
+            funded_at = row.funded_at
+            emit(
+                required_symbol(row.symbol, "funding_rate"),
+                ticker_time(row.timestamp),
+                funding_rate=optional(row.funding_rate),
+                predicted_funding_rate=optional(row.predicted),
+                funding_timestamp=None
+                if funded_at is UNSET
+                else time(funded_at, "funding_rate", "next_funding_realization"),
+            )
+            return True
+
+        def trade(row: _Trade) -> bool:
+            emit(
+                required_symbol(row.symbol, trades_channel),
+                ticker_time(row.timestamp),
+                last_price=required(row.price, trades_channel, "price"),
+            )
+            return True
+
+        return named(
+            {
+                trades_channel: Part(_decode_trade, trade),
+                "funding_rate": Part(_decode_funding, funding_rate),
+                "mark_price": Part(_decode_mark_price, mark_price),
+            }
+        )
+
+    return make
+
+
+class _Best(Struct, gc=False):
+    symbol: str
+    ask_qty: Sent = UNSET
+    best_ask: Sent = UNSET
+    best_bid: Sent = UNSET
+    bid_qty: Sent = UNSET
+    timestamp: SentTime = UNSET
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_Best).decode
+    emit = making.emitter.book_ticker
+
+    def l1_orderbook(line: bytes) -> bool:
+        row = decode(line)
+        emit(
+            row.symbol,
+            optional(row.ask_qty),
+            optional(row.best_ask),
+            optional(row.best_bid),
+            optional(row.bid_qty),
+            _or_local(row.timestamp, "l1_orderbook"),
+        )
+        return True
+
+    return named({"l1_orderbook": l1_orderbook})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    for each in filters:
+        channel: dict[str, Any] = {"name": each.channel}
+        if each.symbols:
+            prefix = _MARK if each.channel == "mark_price" else ""
+            channel["symbols"] = [prefix + symbol for symbol in each.symbols]
+        yield {"type": "subscribe", "payload": {"channels": [channel]}}
+
+
+def _asked(entry: Any) -> Iterator[Filter]:
+    """Read {"name": "mark_price", "symbols": […]}, which are recorded as MARK:BTCUSD."""
+    prefix = _MARK if at(entry, "name") == "mark_price" else ""
+    symbols = at(entry, "symbols") or ()
+    yield Filter(entry["name"], tuple(prefix + symbol for symbol in symbols))
+
+
+def _channels(*names: str) -> tuple[Channel, ...]:
+    return tuple(Channel(name, str.upper) for name in names)
+
+
+_ALL_TRADES: Final = date("2020-10-14")
+
+EXCHANGES: Final = (
+    Exchange(
+        name="delta",
+        types={
+            "trade": (
+                Era(_channels("recent_trade"), _trades("recent_trade"), until=_ALL_TRADES),
+                Era(_channels("all_trades"), _trades("all_trades")),
+            ),
+            "book_change": (
+                Era(_channels("l2_orderbook"), _whole_books, until=date("2023-04-01")),
+                Era(_channels("l2_updates"), _book_changes),
+            ),
+            "derivative_ticker": (
+                Era(
+                    _channels("recent_trade", "funding_rate", "mark_price"),
+                    _derivative_tickers("recent_trade"),
+                    until=_ALL_TRADES,
+                ),
+                Era(
+                    _channels("all_trades", "funding_rate", "mark_price"),
+                    _derivative_tickers("all_trades"),
+                ),
+            ),
+            "book_ticker": (Era(_channels("l1_orderbook"), _book_tickers),),
+        },
+        dispatch=keyed("type", within=1 << 24),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://socket.delta.exchange"),),
+            subscribe=_subscribe,
+            acks=equals("type", "subscriptions"),
+            heartbeats=equals("type", "pong"),
+            errors=present("error"),
+            ping=lambda _: {"type": "ping"},
+            without_symbols=None,
+            quiet=frozenset(("all_trades", "funding_rate")),
+        ),
+        subscriptions=subscriptions({"type": "subscribe"}, "payload.channels", _asked),
+    ),
+)
