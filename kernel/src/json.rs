@@ -191,6 +191,10 @@ impl<'a> Walker<'a> {
             Some(b'"') => Ok(Token::Text(self.at.string()?)),
             Some(b'-' | b'0'..=b'9') => {
                 let (text, form) = self.at.number()?;
+                // What no double can hold is an error, also where nobody looks at it.
+                if form.may_be_infinite() && numbers::parse(text).is_err() {
+                    return Err(Odd);
+                }
                 Ok(Token::Number(text, form))
             }
             _ if self.skip(b"null") => Ok(Token::Null),

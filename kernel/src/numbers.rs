@@ -65,6 +65,11 @@ impl Form {
     pub const ZERO: Self =
         Self { whole: 1, fraction: 0, has_point: false, has_exponent: false, sign: 0, end: 1 };
 
+    /// Tell whether it may be beyond what a double holds.
+    pub fn may_be_infinite(&self) -> bool {
+        self.has_exponent || self.whole > 300
+    }
+
     /// Tell whether it is a count of at most so many digits.
     pub fn is_short_whole(&self, digits: usize) -> bool {
         !self.has_point && self.is_short_fixed(digits, 0)

@@ -1,15 +1,9 @@
-"""Numbers as exchanges write them, and what JavaScript makes of each, by rules of its own.
-
-Independent of the code under test: exact arithmetic finds the double, and the steps of
-ECMAScript's Number::toString print it.
-"""
+"""Numbers as exchanges write them, and the double that each of them means."""
 
 from decimal import Decimal
 from fractions import Fraction
 
 from hypothesis import strategies as st
-
-from tests.messages.documents import javascript_number
 
 digits = st.text("0123456789", min_size=1, max_size=40)
 number_texts = st.one_of(
@@ -23,15 +17,15 @@ number_texts = st.one_of(
 )
 
 
-def expected(text: str) -> str:
-    """Print the double that is nearest to a decimal number, as JavaScript does."""
-    return javascript_number(float(nearest(Fraction(Decimal(text)))))
+def nearest_double(text: str) -> float:
+    """The double that is nearest to a decimal number, found by exact arithmetic."""
+    return float(_rounded(Fraction(Decimal(text))))
 
 
-def nearest(number: Fraction) -> Fraction:
-    """Round to 53 binary digits, ties to even; exact."""
+def _rounded(number: Fraction) -> Fraction:
+    """Round to 53 binary digits, ties to even."""
     if number < 0:
-        return -nearest(-number)
+        return -_rounded(-number)
     if not number:
         return number
     exponent = number.numerator.bit_length() - number.denominator.bit_length() - 53

@@ -726,11 +726,8 @@ impl Emitter {
             }
         }
         let is_local = time.cast_exact::<PyString>().is_ok_and(|text| text.len().is_ok_and(|n| n == 0));
-        let printed = if is_local {
-            self.engine.local_time()?
-        } else {
-            self.odd.time(&mut self.engine, Some(time))?
-        };
+        let printed =
+            if is_local { self.engine.local_time()? } else { self.odd.time(&mut self.engine, Some(time))? };
         if printed.ms >= ticker.latest_ms {
             ticker.time = Some(printed);
             ticker.latest_ms = printed.ms;
