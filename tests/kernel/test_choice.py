@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,26 @@ import pytest
 from tardis_machine import __version__
 from tardis_machine.kernel import INTERFACE, VARIABLE, KernelChoiceError, kernel
 
+MODULE = "tardis_machine_kernel"
 ROOT = Path(__file__).parents[2]
 FITTING = f"INTERFACE = {INTERFACE}\n__version__ = '9.9.9'\n"
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place for a kernel that hides the real one."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "tardis_machine_kernel", raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
+    real = sys.modules.pop(MODULE, None)
     kernel.cache_clear()
-    return tmp_path / "tardis_machine_kernel.py"
+    yield tmp_path / f"{MODULE}.py"
+    sys.modules.pop(MODULE, None)
+    if real is not None:
+        sys.modules[MODULE] = real
 
 
 @pytest.fixture(autouse=True)
-def _choose_anew() -> object:
+def _choose_anew() -> Iterator[None]:
     kernel.cache_clear()
     yield
     kernel.cache_clear()

@@ -14,6 +14,7 @@ from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
 from tardis_machine.config import Loaded, load
 from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     for warning in loaded.warnings:
         log.warning(warning)
     history = loaded[HistoryConfig]
-    machine(loaded, history)  # what cannot be served is refused before a port is taken
+    # What cannot be served is refused before a port is taken.
+    kernel()
+    machine(loaded, history)
     sockets = listen(config.host, config.port)
     if not config.cluster_mode:
         return _run(loaded, history, sockets)
