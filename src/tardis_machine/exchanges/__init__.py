@@ -6,6 +6,7 @@ What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
 from typing import Final
 
 from tardis_machine.exchanges import (
+    ascendex,
     aster,
     binance,
     binance_dex,
@@ -20,6 +21,7 @@ from tardis_machine.exchanges import (
     catalog,
     coinbase,
     coinflex,
+    crypto_com,
     cryptofacilities,
     delta,
     deribit,
@@ -37,6 +39,7 @@ from tardis_machine.exchanges import (
     okex,
     okex_options,
     okex_spreads,
+    phemex,
     polymarket,
     serum,
     upbit,
@@ -62,6 +65,7 @@ __all__ = [
 ]
 
 _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
+    ascendex.EXCHANGES,
     aster.EXCHANGES,
     binance.EXCHANGES,
     binance_dex.EXCHANGES,
@@ -75,6 +79,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     blockchain_com.EXCHANGES,
     coinbase.EXCHANGES,
     coinflex.EXCHANGES,
+    crypto_com.EXCHANGES,
     cryptofacilities.EXCHANGES,
     delta.EXCHANGES,
     deribit.EXCHANGES,
@@ -92,6 +97,7 @@ _FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
     okex.EXCHANGES,
     okex_options.EXCHANGES,
     okex_spreads.EXCHANGES,
+    phemex.EXCHANGES,
     polymarket.EXCHANGES,
     serum.EXCHANGES,
     upbit.EXCHANGES,

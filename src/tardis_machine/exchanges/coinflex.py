@@ -1,94 +1,83 @@
-"""CoinFLEX, closed: tables of rows; only swaps and futures have tickers."""
+"""CoinFLEX: tables whose name stands at the end of a message; the exchange is closed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import (
-    Dialect,
-    Endpoint,
-    Outgoing,
-    Session,
-    equals,
-    pairs,
-)
-from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
+from tardis_machine.exchanges.dispatch import Part, Route, decoded, named
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import (
-    Sent,
-    SentTime,
-    optional,
-    required,
-    side,
-    time,
-)
+from tardis_machine.exchanges.fields import Sent, optional, required, ticker_time, time
 from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
 from tardis_machine.filters import Filter
 
-_NO_LEVELS: Final = Raw(b"[]")
-_LONGEST: Final = 1 << 20
-"""How far into a message its table is looked for: it comes last."""
+_SPOT_PARTS: Final = 2
+
+
+class _Table(Struct, gc=False):
+    """A message; its rows are read by who knows the table."""
+
+    table: str | None = None
+    data: Raw | UnsetType = UNSET
+    action: str | None = None
+
+
+_decode: Final = Decoder(_Table).decode
+
+
+def _rows(message: _Table) -> Raw:
+    return Raw(b"[]") if message.data is UNSET else message.data
 
 
 class _Trade(Struct, gc=False):
     symbol: str = field(name="marketCode")
-    id: str | int | None = field(name="tradeId", default=None)
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: Sent
+    quantity: Sent
+    timestamp: Sent
+    id: str | None = field(name="tradeId", default=None)
     side: str | None = None
-    timestamp: SentTime = UNSET
-
-
-class _Trades(Struct, gc=False):
-    data: list[_Trade]
 
 
 def _trades(making: Making) -> Route:
-    decode = Decoder(_Trades).decode
+    decode = Decoder(list[_Trade]).decode
     emit = making.emitter.trade
 
-    def trades(line: bytes) -> bool:
-        for row in decode(line).data:
+    def trades(message: _Table) -> bool:
+        for row in decode(_rows(message)):
             emit(
                 row.symbol,
                 row.id,
                 required(row.price, "trade", "price"),
                 required(row.quantity, "trade", "quantity"),
-                side(row.side, "BUY"),
+                "sell" if row.side == "SELL" else "buy",
                 time(row.timestamp, "trade", "timestamp"),
             )
         return True
 
-    return named({"trade": trades})
+    return named({"trade": Part(_decode, trades)})
 
 
 class _Book(Struct, gc=False):
     symbol: str = field(name="instrumentId")
-    bids: Raw = _NO_LEVELS
-    asks: Raw = _NO_LEVELS
-    timestamp: SentTime = UNSET
-
-
-class _Books(Struct, gc=False):
-    data: list[_Book]
-    action: str | None = None
+    bids: Raw
+    asks: Raw
+    timestamp: Sent
 
 
 def _book_changes(making: Making) -> Route:
-    decode = Decoder(_Books).decode
+    decode = Decoder(list[_Book]).decode
     emit = making.emitter.book_change
 
-    def depth(line: bytes) -> bool:
-        message = decode(line)
+    def book_changes(message: _Table) -> bool:
         is_snapshot = message.action == "partial"
-        for book in message.data:
-            timestamp = time(book.timestamp, "futures/depth", "timestamp")
-            emit(book.symbol, is_snapshot, book.bids, book.asks, timestamp)
+        for row in decode(_rows(message)):
+            timestamp = time(row.timestamp, "futures/depth", "timestamp")
+            emit(row.symbol, is_snapshot, row.bids, row.asks, timestamp)
         return True
 
-    return named({"futures/depth": depth})
+    return named({"futures/depth": Part(_decode, book_changes)})
 
 
 class _Ticker(Struct, gc=False):
@@ -96,54 +85,56 @@ class _Ticker(Struct, gc=False):
     last: Sent = UNSET
     mark_price: Sent = field(name="markPrice", default=UNSET)
     open_interest: Sent = field(name="openInterest", default=UNSET)
-    timestamp: SentTime = UNSET
-
-
-class _Tickers(Struct, gc=False):
-    data: list[_Ticker]
+    timestamp: Sent = UNSET
 
 
 def _derivative_tickers(making: Making) -> Route:
-    decode = Decoder(_Tickers).decode
+    decode = Decoder(list[_Ticker]).decode
     emit = making.emitter.derivative_ticker
 
-    def tickers(line: bytes) -> bool:
-        for row in decode(line).data:
-            if row.symbol.count("-") == 1:  # a spot market
+    def derivative_tickers(message: _Table) -> bool:
+        for row in decode(_rows(message)):
+            if row.symbol.count("-") + 1 == _SPOT_PARTS:  # BTC-USD, not BTC-USD-SWAP-LIN
                 continue
             emit(
                 row.symbol,
-                time(row.timestamp, "ticker", "timestamp"),
+                ticker_time(row.timestamp),
                 last_price=optional(row.last),
                 open_interest=optional(row.open_interest),
                 mark_price=optional(row.mark_price),
             )
         return True
 
-    return named({"ticker": tickers})
+    return named({"ticker": Part(_decode, derivative_tickers)})
 
 
 def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
-    topics = [f"{channel}:{symbol}" for channel, symbol in pairs(filters)]
-    yield {"op": "subscribe", "args": topics}
+    yield {"op": "subscribe", "args": [f"{channel}:{symbol}" for channel, symbol in pairs(filters)]}
+
+
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://v2api.coinflex.com/v2/websocket"),),
+    subscribe=_subscribe,
+    acks=equals("success", True),
+    errors=equals("success", False),
+    quiet=frozenset(("trade",)),
+)
+
+
+def _channel(name: str) -> tuple[Channel, ...]:
+    return (Channel(name, str.upper),)
 
 
 EXCHANGES: Final = (
     Exchange(
         name="coinflex",
         types={
-            "trade": (Era((Channel("trade", str.upper),), _trades),),
-            "book_change": (Era((Channel("futures/depth", str.upper),), _book_changes),),
-            "derivative_ticker": (Era((Channel("ticker", str.upper),), _derivative_tickers),),
+            "trade": (Era(_channel("trade"), _trades),),
+            "book_change": (Era(_channel("futures/depth"), _book_changes),),
+            "derivative_ticker": (Era(_channel("ticker"), _derivative_tickers),),
         },
-        dispatch=keyed("table", within=_LONGEST),
-        live=Dialect(
-            endpoints=(Endpoint(url="wss://v2api.coinflex.com/v2/websocket"),),
-            subscribe=_subscribe,
-            acks=equals("success", True),
-            errors=equals("success", False),
-            quiet=frozenset(("trade", "ticker")),
-        ),
+        dispatch=decoded(_decode, lambda message: message.table),
+        live=_LIVE,
         subscriptions=subscriptions({"op": "subscribe"}, "args", channel_first(":")),
     ),
 )

@@ -1,6 +1,6 @@
 """An exchange: the normalized types it has, the channels each needs over time, their mappers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,12 +66,20 @@ class Era:
     """The channels that a type is made from until a date (us; None: to this day), and its mapper.
 
     `dispatch` is the exchange's own, unless lines tell their channel differently in that time.
+    `ask` makes the filters where it takes more than each channel's own way of being asked for.
     """
 
     channels: tuple[Channel, ...]
     make: Callable[[Making], Route]
     until: int | None = None
     dispatch: Dispatch | None = None
+    ask: Callable[[Sequence[str] | None], Iterable[Filter]] | None = None
+
+    def filters(self, symbols: Sequence[str] | None) -> Iterable[Filter]:
+        if self.ask is not None:
+            return self.ask(symbols)
+        asked = (channel.filter(symbols) for channel in self.channels)
+        return (each for each in asked if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +102,9 @@ class Exchange:
         wanted: dict[str, Filter] = {}
         for each in types:
             for era in self._touched(each, start, end):
-                for channel in era.channels:
-                    asked = channel.filter(symbols)
-                    if asked is not None:
-                        known = wanted.get(channel.name)
-                        wanted[channel.name] = asked if known is None else _union(known, asked)
+                for asked in era.filters(symbols):
+                    known = wanted.get(asked.channel)
+                    wanted[asked.channel] = asked if known is None else _union(known, asked)
         return list(wanted.values())
 
     def allowed(

@@ -1,0 +1,201 @@
+"""AscendEX: messages that name their kind first; one of them has all contracts' prices."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, required, symbol, ticker_time, time
+from tardis_machine.exchanges.subscriptions import subscriptions
+from tardis_machine.filters import Filter
+
+_MAX_SYMBOLS: Final = 100_000
+_Quote = list[str | int | float | None] | UnsetType
+
+
+class _Trade(Struct, gc=False):
+    price: Sent = field(name="p", default=UNSET)
+    amount: Sent = field(name="q", default=UNSET)
+    timestamp: Sent = field(name="ts", default=UNSET)
+    buyer_is_maker: Any = field(name="bm", default=None)
+
+
+class _Trades(Struct, gc=False):
+    data: list[_Trade]
+    symbol: str | None = None
+
+
+_decode_trades: Final = Decoder(_Trades).decode
+
+
+def _trades(making: Making) -> Route:
+    emit = making.emitter.trade
+
+    def trades(message: _Trades) -> bool:
+        for row in message.data:
+            emit(
+                symbol(message.symbol, "trades"),
+                None,
+                required(row.price, "trades", "p"),
+                required(row.amount, "trades", "q"),
+                "sell" if row.buyer_is_maker is True else "buy",
+                time(row.timestamp, "trades", "ts"),
+            )
+        return True
+
+    return named({"trades": Part(_decode_trades, trades)})
+
+
+class _Book(Struct, gc=False):
+    bids: Raw | UnsetType = UNSET
+    asks: Raw | UnsetType = UNSET
+    timestamp: int | float | None = field(name="ts", default=None)
+
+
+class _BookMessage(Struct, gc=False):
+    data: _Book
+    symbol: str | None = None
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BookMessage).decode
+    emit = making.emitter.book_change
+
+    def send(line: bytes, is_snapshot: bool) -> bool:
+        message = decode(line)
+        book = message.data
+        if book.bids is UNSET or book.asks is UNSET:  # half a book is none
+            return True
+        timestamp = int(book.timestamp or 0) or None  # a snapshot has no time
+        emit(symbol(message.symbol, "depth"), is_snapshot, book.bids, book.asks, timestamp)
+        return True
+
+    return named(
+        {
+            "depth-realtime": lambda line: send(line, False),
+            "depth-snapshot-realtime": lambda line: send(line, True),
+        }
+    )
+
+
+class _Contract(Struct, gc=False):
+    symbol: str | None = field(name="s", default=None)
+    timestamp: Sent = field(name="t", default=UNSET)
+    mark_price: Sent = field(name="mp", default=UNSET)
+    index_price: Sent = field(name="ip", default=UNSET)
+    open_interest: Sent = field(name="oi", default=UNSET)
+    funding_rate: Sent = field(name="r", default=UNSET)
+    funding_time: Sent = field(name="f", default=UNSET)
+
+
+class _Pricing(Struct, gc=False):
+    contracts: list[_Contract] = field(name="con")
+
+
+def _derivative_tickers(making: Making) -> Route:
+    decode = Decoder(_Pricing).decode
+    emit = making.emitter.derivative_ticker
+    last_prices: dict[str, str | int | float] = {}
+
+    def trades(message: _Trades) -> bool:
+        if not message.data:
+            raise MapperError("trades", "no trades")
+        if len(last_prices) >= _MAX_SYMBOLS:  # made up by a broken feed
+            last_prices.clear()
+        latest = required(message.data[-1].price, "trades", "p")
+        last_prices[symbol(message.symbol, "trades")] = latest
+        return True
+
+    def pricing(line: bytes) -> bool:
+        for row in decode(line).contracts:
+            name = symbol(row.symbol, "futures-pricing-data")
+            emit(
+                name,
+                ticker_time(row.timestamp),
+                last_price=last_prices.get(name),
+                open_interest=required(row.open_interest, "futures-pricing-data", "oi"),
+                funding_rate=required(row.funding_rate, "futures-pricing-data", "r"),
+                funding_timestamp=time(row.funding_time, "futures-pricing-data", "f"),
+                index_price=required(row.index_price, "futures-pricing-data", "ip"),
+                mark_price=required(row.mark_price, "futures-pricing-data", "mp"),
+            )
+        return True
+
+    return named({"trades": Part(_decode_trades, trades), "futures-pricing-data": pricing})
+
+
+class _Best(Struct, gc=False):
+    timestamp: Sent = field(name="ts", default=UNSET)
+    bid: _Quote = UNSET
+    ask: _Quote = UNSET
+
+
+class _BestMessage(Struct, gc=False):
+    data: _Best
+    symbol: str | None = None
+
+
+def _at(quote: _Quote, position: int) -> str | int | float | None:
+    """A price or an amount: null and empty are 0, and an empty side has neither."""
+    if quote is UNSET or len(quote) <= position:
+        return None
+    return quote[position] or 0
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_BestMessage).decode
+    emit = making.emitter.book_ticker
+
+    def book_tickers(line: bytes) -> bool:
+        message = decode(line)
+        best = message.data
+        emit(
+            symbol(message.symbol, "bbo"),
+            _at(best.ask, 1),
+            _at(best.ask, 0),
+            _at(best.bid, 0),
+            _at(best.bid, 1),
+            time(best.timestamp, "bbo", "ts"),
+        )
+        return True
+
+    return named({"bbo": book_tickers})
+
+
+def _asked(topic: str) -> Iterable[Filter]:
+    """Read topics such as trades:BTC/USDT,ETH/USDT."""
+    channel, found, symbols = topic.partition(":")
+    return (Filter(channel, tuple(symbols.split(",")) if found else ()),)
+
+
+def _channels(*names: str) -> tuple[Channel, ...]:
+    return tuple(Channel(name, str.upper) for name in names)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="ascendex",
+        types={
+            "trade": (Era(_channels("trades"), _trades),),
+            "book_change": (
+                Era(_channels("depth-realtime", "depth-snapshot-realtime"), _book_changes),
+            ),
+            "derivative_ticker": (
+                Era(
+                    (
+                        Channel("futures-pricing-data", takes_symbols=False, unasked=()),
+                        *_channels("trades"),
+                    ),
+                    _derivative_tickers,
+                ),
+            ),
+            "book_ticker": (Era(_channels("bbo"), _book_tickers),),
+        },
+        dispatch=prefixed(b'{"m":"', "m"),
+        subscriptions=subscriptions({"op": "sub"}, "ch", _asked),
+    ),
+)

@@ -1,0 +1,299 @@
+"""Crypto.com: results of a channel, spot and derivatives over one connection."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec.json import Decoder
+
+from tardis_machine.exchanges.continuity import Continuity
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    absent,
+    at,
+    both,
+    either,
+    equals,
+    negated,
+    pairs,
+    present,
+    reads_as_unknown_symbol,
+)
+from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
+from tardis_machine.exchanges.errors import MapperError
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, required, side, symbol, ticker_time, time
+from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
+from tardis_machine.filters import Filter
+
+_HOUR_MS: Final = 3_600_000
+_OPTION_PARTS: Final = 3
+_MAX_INDEXES: Final = 100_000
+_NO_LEVELS: Final = Raw(b"[]")
+
+
+class _Trade(Struct, gc=False):
+    id: int | str = field(name="d")
+    price: Sent = field(name="p")
+    amount: Sent = field(name="q")
+    timestamp: Sent = field(name="t")
+    side: str | None = field(name="s", default=None)
+
+
+class _Trades(Struct, gc=False):
+    data: list[_Trade]
+    symbol: str | None = field(name="instrument_name", default=None)
+
+
+class _TradesMessage(Struct, gc=False):
+    result: _Trades
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_TradesMessage).decode
+    emit = making.emitter.trade
+
+    def trades(line: bytes) -> bool:
+        result = decode(line).result
+        for row in reversed(result.data):  # the latest comes first
+            emit(
+                symbol(result.symbol, "trade"),
+                row.id,
+                required(row.price, "trade", "p"),
+                required(row.amount, "trade", "q"),
+                side(row.side, "BUY"),
+                time(row.timestamp, "trade", "t"),
+            )
+        return True
+
+    return named({"trade": trades})
+
+
+class _Levels(Struct, gc=False):
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+
+
+class _Book(Struct, gc=False):
+    """A snapshot has its levels here, an update below."""
+
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
+    update: _Levels | UnsetType = UNSET
+    timestamp: Sent = field(name="t", default=UNSET)
+    last_id: int | None = field(name="u", default=None)
+    previous_id: int | None = field(name="pu", default=None)
+
+
+class _Books(Struct, gc=False):
+    channel: str
+    symbol: str | None = field(name="instrument_name", default=None)
+    data: list[_Book] | UnsetType = UNSET
+
+
+class _BooksMessage(Struct, gc=False):
+    result: _Books
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BooksMessage).decode
+    emit = making.emitter.book_change
+    ids = Continuity("book", checks_ids=making.checks_ids)
+
+    def book_changes(line: bytes) -> bool:
+        result = decode(line).result
+        if not result.data:
+            return True
+        row = result.data[0]
+        name = symbol(result.symbol, "book")
+        timestamp = time(row.timestamp, "book", "t")
+        if result.channel == "book":
+            ids.start(name, row.last_id)
+            emit(name, True, row.bids, row.asks, timestamp)
+        elif row.update is UNSET:
+            raise MapperError("book", "no update")
+        elif ids.follow(name, row.previous_id, row.last_id):
+            emit(name, False, row.update.bids, row.update.asks, timestamp)
+        return True
+
+    return lambda channel: book_changes if channel.startswith("book") else None
+
+
+class _Ticker(Struct, gc=False):
+    """A ticker, or a mark price, an index price or a rate in `value`."""
+
+    timestamp: Sent = field(name="t", default=UNSET)
+    value: Sent = field(name="v", default=UNSET)
+    last: Sent = field(name="a", default=UNSET)
+    open_interest: Sent = field(name="oi", default=UNSET)
+    bid: Sent = field(name="b", default=UNSET)
+    bid_size: Sent = field(name="bs", default=UNSET)
+    ask: Sent = field(name="k", default=UNSET)
+    ask_size: Sent = field(name="ks", default=UNSET)
+
+
+class _Tickers(Struct, gc=False):
+    channel: str
+    data: list[_Ticker]
+    symbol: str | None = field(name="instrument_name", default=None)
+
+
+class _TickersMessage(Struct, gc=False):
+    result: _Tickers
+
+
+_decode_tickers: Final = Decoder(_TickersMessage).decode
+
+
+def _given(value: Sent) -> str | int | float | None:
+    """Drop what is missing or null; empty is 0."""
+    return None if value is UNSET or value is None else value or 0
+
+
+def _is_derivative(name: str) -> bool:
+    """Tell contracts from spot pairs such as BTC_USDT and from options of three parts."""
+    return "_" not in name and len(name.split("-")) != _OPTION_PARTS
+
+
+def _derivative_tickers(making: Making) -> Route:
+    emit = making.emitter.derivative_ticker
+    index_prices: dict[str, str | int | float] = {}
+
+    def derivative_tickers(message: _TickersMessage) -> bool:
+        result = message.result
+        name, channel = result.symbol, result.channel
+        if name is None or not _is_derivative(name):
+            return False
+        if not result.data:
+            raise MapperError(channel, "no data")
+        row = result.data[0]
+        underlying = name.partition("-")[0]
+        value = _given(row.value)
+        if channel == "index":
+            if len(index_prices) >= _MAX_INDEXES:  # made up by a broken feed
+                index_prices.clear()
+            index_prices[underlying] = required(row.value, "index", "v")
+            return True
+        funding = None
+        if channel == "funding" and value is not None:
+            funding = (time(row.timestamp, "funding", "t") // _HOUR_MS + 1) * _HOUR_MS
+        is_ticker = channel == "ticker"
+        emit(
+            name,
+            ticker_time(row.timestamp),
+            last_price=_given(row.last) if is_ticker else None,
+            open_interest=_given(row.open_interest) if is_ticker else None,
+            funding_rate=value if channel == "funding" else None,
+            funding_timestamp=funding,
+            predicted_funding_rate=value if channel == "estimatedfunding" else None,
+            index_price=index_prices.get(underlying),
+            mark_price=value if channel == "mark" else None,
+        )
+        return True
+
+    part = Part(_decode_tickers, derivative_tickers)
+    return named(dict.fromkeys(("ticker", "index", "mark", "funding", "estimatedfunding"), part))
+
+
+def _book_tickers(making: Making) -> Route:
+    emit = making.emitter.book_ticker
+
+    def book_tickers(message: _TickersMessage) -> bool:
+        result = message.result
+        for row in result.data:
+            emit(
+                symbol(result.symbol, "ticker"),
+                _given(row.ask_size),
+                _given(row.ask),
+                _given(row.bid),
+                _given(row.bid_size),
+                time(row.timestamp, "ticker", "t"),
+            )
+        return True
+
+    return named({"ticker": Part(_decode_tickers, book_tickers)})
+
+
+# Prices come before what is made of them.
+_CHANNELS: Final = ("trade", "book", "ticker", "index", "mark", "funding", "estimatedfunding")
+
+
+def _request(method: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    ordered = sorted(filters, key=lambda each: _CHANNELS.index(each.channel))
+    channels = [
+        f"{channel}.{name}.50" if channel == "book" else f"{channel}.{name}"
+        for channel, name in pairs(ordered)
+    ]
+    yield {
+        "id": session.number(),
+        "method": method,
+        "nonce": session.now_ms,
+        "params": {"channels": channels, "book_subscription_type": "SNAPSHOT_AND_UPDATE"},
+    }
+
+
+def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _request("subscribe", filters, session)
+
+
+def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+    return _request("unsubscribe", filters, session)
+
+
+def _reply(message: Any) -> Outgoing | None:
+    if not _IS_HEARTBEAT(message):
+        return None
+    return {"id": at(message, "id"), "method": "public/respond-heartbeat"}
+
+
+_IS_HEARTBEAT: Final = equals("method", "public/heartbeat")
+_LIVE: Final = Dialect(
+    endpoints=(Endpoint(url="wss://stream.crypto.com/exchange/v1/market"),),
+    subscribe=_subscribe,
+    unsubscribe=_unsubscribe,
+    heartbeats=_IS_HEARTBEAT,
+    reply=_reply,
+    acks=both(equals("method", "subscribe", "unsubscribe"), equals("code", 0), absent("result")),
+    errors=both(present("code"), negated(equals("code", 0))),
+    refusals=either(equals("code", 40003), reads_as_unknown_symbol),  # no such channel
+    quiet=frozenset(("trade", "funding", "estimatedfunding")),
+)
+
+
+def _index(name: str) -> str:
+    return f"{name.upper().partition('-')[0]}-INDEX"
+
+
+def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(Channel(each, str.upper) for each in channels), make),)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="crypto-com",
+        types={
+            "trade": _era(_trades, "trade"),
+            "book_change": _era(_book_changes, "book"),
+            "derivative_ticker": (
+                Era(
+                    (
+                        Channel("ticker", str.upper),
+                        Channel("index", _index, unasked=(), distinct=True),
+                        Channel("mark", str.upper),
+                        Channel("funding", str.upper),
+                        Channel("estimatedfunding", str.upper),
+                    ),
+                    _derivative_tickers,
+                ),
+            ),
+            "book_ticker": _era(_book_tickers, "ticker"),
+        },
+        dispatch=keyed("result", "channel"),
+        live=_LIVE,
+        # The reference reads trade.BTC_USDT as a channel of that pair, and so it stays.
+        subscriptions=subscriptions({"method": "subscribe"}, "params.channels", symbol_first(".")),
+    ),
+)
