@@ -73,6 +73,13 @@ def time(value: SentTime, channel: str, field: str) -> int:
     return int(value)
 
 
+def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
+    """A time that is ISO text; without one the message is malformed."""
+    if not value:
+        raise MapperError(channel, f"no time in {field}")
+    return value
+
+
 def ticker_time(value: SentTime) -> int:
     """A ticker's time: 0 where it is missing, which the emitter takes for the latest it knows."""
     return 0 if value is UNSET or value is None or value == "" else int(value)

@@ -1,0 +1,213 @@
+"""bitFlyer: notifications over JSON-RPC; books start with a snapshot of a channel of its own."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import Decoder
+
+from tardis_machine.emit import Objects
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    equals,
+    negated,
+    pairs,
+)
+from tardis_machine.exchanges.dispatch import Handler, Route, prefixed
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.fields import Sent, filled, known_side, required, time_text
+from tardis_machine.exchanges.subscriptions import subscriptions
+from tardis_machine.filters import Filter
+from tardis_machine.times import parse_us
+
+_EXECUTIONS: Final = "lightning_executions"
+_SNAPSHOT: Final = "lightning_board_snapshot"
+_BOARD: Final = "lightning_board"
+_TICKER: Final = "lightning_ticker"
+_CHANNELS: Final = (_EXECUTIONS, _SNAPSHOT, _BOARD, _TICKER)  # a longer name before its beginning
+_PREFIX: Final = b'{"jsonrpc":"2.0","method":"channelMessage","params":{"channel":"'
+_LEVELS: Final = Objects("price", "size")
+_MAX_PRODUCTS: Final = 100_000
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """Part a channel's full name into channel and product: lightning_board_BTC_JPY."""
+    for channel in _CHANNELS:
+        if name.startswith(f"{channel}_"):
+            return channel, name[len(channel) + 1 :]
+    return name, ""
+
+
+def _channels(makers: dict[str, Callable[[str], Handler]]) -> Route:
+    """Route by channel to a handler that is made for the product."""
+
+    def route(name: str) -> Handler | None:
+        channel, product = _parted(name)
+        make = makers.get(channel)
+        return None if make is None or not product else make(product)
+
+    return route
+
+
+class _Execution(Struct, gc=False):
+    id: int | str | None = None
+    side: str | None = None
+    price: Sent = UNSET
+    size: Sent = UNSET
+    exec_date: str | None = None
+
+
+class _ExecutionsParams(Struct, gc=False):
+    message: list[_Execution]
+
+
+class _Executions(Struct, gc=False):
+    params: _ExecutionsParams
+
+
+def _trades(making: Making) -> Route:
+    decode = Decoder(_Executions).decode
+    emit = making.emitter.trade
+
+    def make(product: str) -> Handler:
+        def executions(line: bytes) -> bool:
+            for row in decode(line).params.message:
+                emit(
+                    product,
+                    row.id,
+                    required(row.price, _EXECUTIONS, "price"),
+                    required(row.size, _EXECUTIONS, "size"),
+                    known_side(row.side, "BUY", "SELL"),
+                    parse_us(time_text(row.exec_date, _EXECUTIONS, "exec_date")),
+                )
+            return True
+
+        return executions
+
+    return _channels({_EXECUTIONS: make})
+
+
+class _Board(Struct, gc=False):
+    bids: Raw
+    asks: Raw
+
+
+class _BoardParams(Struct, gc=False):
+    message: _Board
+
+
+class _BoardMessage(Struct, gc=False):
+    params: _BoardParams
+
+
+def _book_changes(making: Making) -> Route:
+    decode = Decoder(_BoardMessage).decode
+    emit = making.emitter.book_change
+    known: set[str] = set()
+
+    def snapshot(product: str) -> Handler:
+        def board(line: bytes) -> bool:
+            book = decode(line).params.message
+            emit(product, True, book.bids, book.asks, None, _LEVELS)
+            if len(known) >= _MAX_PRODUCTS:  # made up by a broken feed
+                known.clear()
+            known.add(product)
+            return True
+
+        return board
+
+    def update(product: str) -> Handler:
+        def board(line: bytes) -> bool:
+            book = decode(line).params.message
+            if product in known:
+                emit(product, False, book.bids, book.asks, None, _LEVELS)
+            return True
+
+        return board
+
+    return _channels({_SNAPSHOT: snapshot, _BOARD: update})
+
+
+class _Ticker(Struct, gc=False):
+    product_code: str
+    timestamp: str | None = None
+    best_bid: Sent = UNSET
+    best_ask: Sent = UNSET
+    best_bid_size: Sent = UNSET
+    best_ask_size: Sent = UNSET
+
+
+class _TickerParams(Struct, gc=False):
+    message: _Ticker
+
+
+class _TickerMessage(Struct, gc=False):
+    params: _TickerParams
+
+
+def _book_tickers(making: Making) -> Route:
+    decode = Decoder(_TickerMessage).decode
+    emit = making.emitter.book_ticker
+
+    def ticker(line: bytes) -> bool:
+        row = decode(line).params.message
+        emit(
+            row.product_code,
+            filled(row.best_ask_size),
+            filled(row.best_ask),
+            filled(row.best_bid),
+            filled(row.best_bid_size),
+            parse_us(time_text(row.timestamp, _TICKER, "timestamp")),
+        )
+        return True
+
+    return _channels({_TICKER: lambda _: ticker})
+
+
+def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    wanted = sorted(pairs(filters), key=lambda each: each[0] == _BOARD)
+    for channel, product in wanted:  # snapshots before their updates
+        yield {"method": "subscribe", "params": {"channel": f"{channel}_{product}"}}
+
+
+def _reply(message: Any) -> Outgoing | None:
+    """One snapshot is enough: the exchange sends them again and again."""
+    name = at(message, "params.channel")
+    if not isinstance(name, str) or not name.startswith(f"{_SNAPSHOT}_"):
+        return None
+    return {"method": "unsubscribe", "params": {"channel": name}}
+
+
+def _asked(params: Any) -> Iterable[Filter]:
+    channel, product = _parted(params["channel"])
+    return (Filter(channel, (product,) if product else ()),)
+
+
+def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    return (Era(tuple(Channel(each, str.upper) for each in channels), make),)
+
+
+EXCHANGES: Final = (
+    Exchange(
+        name="bitflyer",
+        types={
+            "trade": _era(_trades, _EXECUTIONS),
+            "book_change": _era(_book_changes, _SNAPSHOT, _BOARD),
+            "book_ticker": _era(_book_tickers, _TICKER),
+        },
+        dispatch=prefixed(_PREFIX, "params", "channel"),
+        live=Dialect(
+            endpoints=(Endpoint(url="wss://ws.lightstream.bitflyer.com/json-rpc"),),
+            subscribe=_subscribe,
+            data=tuple(_PREFIX + each.encode() for each in (_EXECUTIONS, _TICKER)),
+            reply=_reply,
+            errors=negated(equals("method", "channelMessage")),
+            quiet=frozenset((_EXECUTIONS, _SNAPSHOT)),
+        ),
+        subscriptions=subscriptions({"method": "subscribe"}, "params", _asked),
+    ),
+)
