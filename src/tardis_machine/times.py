@@ -24,6 +24,8 @@ _CACHE_SIZE: Final = 16_384
 _ISO_LENGTHS: Final = (24, 27)
 # Only texts of these lengths keep their microseconds: with Z or an offset, of 6, 7 or 9 digits.
 _MICROSECOND_LENGTHS: Final = frozenset((27, 28, 30, 32))
+# The two of them that end in Z and are met most: of six and of nine digits.
+_DIGITS: Final = frozenset((27, 30))
 # "000Z" to "999Z": how a time of three digits ends, and back.
 ENDS: Final = tuple(f"{ms:03d}Z" for ms in range(1000))
 END_MS: Final = {end: ms for ms, end in enumerate(ENDS)}
@@ -140,6 +142,10 @@ def parse_us(iso: str) -> Time:
 
     Only texts of the usual lengths keep them; of others the milliseconds count.
     """
+    digits = iso[20:-1]
+    if len(iso) in _DIGITS and iso[-1] == "Z" and digits.isdigit() and iso.isascii():
+        second = SECONDS[f"{iso[:10]}T{iso[11:20]}"]
+        return micros(second * 1_000_000 + int(digits[:6]))
     us = parse_ms(iso) * 1000
     if len(iso) in _MICROSECOND_LENGTHS and (digits := iso[23:26]).isascii() and digits.isdigit():
         us += int(digits)

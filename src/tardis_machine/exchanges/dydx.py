@@ -163,6 +163,8 @@ class _Offsets(dict[str | Number, int]):
 
     def newer(self, levels: Raw, offset: int) -> list[_Pair]:
         """Give the levels that no later update has changed."""
+        if levels == _NO_LEVELS:
+            return []
         try:
             pairs = [
                 level[:2] for level in _decode_pairs(levels) if self.get(level[0], -1) < offset

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit import Levels
 from tardis_machine.exchanges.dialect import (
     AnswerError,
     Dialect,
@@ -42,7 +43,7 @@ _MAX_SYMBOLS: Final = 100_000
 _MAX_TOPICS: Final = 100
 _NANOSECONDS: Final = 1_000_000
 _NO_LEVELS: Final = Raw(b"[]")
-_EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
+_EMPTY: Final[tuple[Levels, ...]] = (_NO_LEVELS, Raw(b"null"), [])
 _ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
 
 
@@ -127,10 +128,8 @@ class _SnapshotMessage(Struct, gc=False):
 _decode_levels: Final = Decoder(list[list[str | Number | None]] | None).decode
 
 
-def _priced(levels: Raw) -> Raw | list[list[str | Number | None]]:
+def _priced(levels: Raw) -> list[list[str | Number | None]]:
     """Leave out changes at a price of 0, which concern orders that are not in the book."""
-    if _ZERO_PRICE.search(levels) is None:
-        return levels
     return [level[:2] for level in _decode_levels(levels) or () if level and float(level[0] or 0)]
 
 
@@ -168,16 +167,15 @@ def _book_changes(making: Making) -> Route:
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
         if books[symbol].takes(update):
-            bids, asks = _priced(update.changes.bids), _priced(update.changes.asks)
-            if (bids and bids not in _EMPTY) or (asks and asks not in _EMPTY):
-                timestamp = update.time
-                emit(
-                    symbol,
-                    False,
-                    bids,
-                    asks,
-                    None if timestamp is UNSET else time(timestamp, "market/level2", "time"),
-                )
+            changes = update.changes
+            bids: Levels = changes.bids
+            asks: Levels = changes.asks
+            if _ZERO_PRICE.search(line) is not None:
+                bids, asks = _priced(changes.bids), _priced(changes.asks)
+            if bids not in _EMPTY or asks not in _EMPTY:
+                sent = update.time
+                timestamp = None if sent is UNSET else time(sent, "market/level2", "time")
+                emit(symbol, False, bids, asks, timestamp)
         return True
 
     def snapshot(symbol: str, line: bytes) -> bool:
@@ -269,21 +267,17 @@ def _futures_trades(making: Making) -> Route:
 
 
 class _FuturesUpdate(Struct, gc=False):
-    sequence: int
+    last_id: int = field(name="sequence")
     change: str
     timestamp: SentTime = UNSET
 
     @property
     def first_id(self) -> int:
-        return self.sequence
-
-    @property
-    def last_id(self) -> int:
-        return self.sequence
+        return self.last_id
 
     @property
     def previous_id(self) -> int:
-        return self.sequence - 1
+        return self.last_id - 1
 
 
 class _FuturesUpdateMessage(Struct, gc=False):
@@ -310,7 +304,8 @@ def _futures_book_changes(making: Making) -> Route:
         update = decode(line).data
         if books[symbol].takes(update):
             timestamp = time(update.timestamp, "contractMarket/level2", "timestamp")
-            emit(symbol, False, *_sides(update), timestamp)
+            bids, asks = _sides(update)
+            emit(symbol, False, bids, asks, timestamp)
         return True
 
     def snapshot(symbol: str, line: bytes) -> bool:
