@@ -1,6 +1,7 @@
 """The HTTP port: replays as NDJSON, health and metrics."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
@@ -138,9 +139,10 @@ class HttpRoutes:
                 return failure(status_of(error), text_of(error))
             _cut(request)
             return response
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write_eof()
+        with contextlib.suppress(ConnectionError):  # a client may go when it has what it wanted
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write_eof()
         return response
 
     async def _health_check(self, request: web.BaseRequest) -> web.StreamResponse:
