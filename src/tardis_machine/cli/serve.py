@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 _DESCRIPTION: Final = """\
 Serves normalized and raw market data of Tardis.dev over HTTP and WebSocket, and publishes what
-it serves to event buses. Other commands, each with --help: bronze, publish, lake, config, check."""
+it serves to event buses. Other commands, each with --help: bronze, publish, lake,
+exchanges, config, check."""
 _EPILOG: Final = """\
 Examples:
   tardis-machine --sample-data                 the bundled sample, offline, on port 8000

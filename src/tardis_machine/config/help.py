@@ -51,22 +51,22 @@ def print_help(
     description: str,
     epilog: str,
 ) -> None:
-    """Print help: prefixed sections only by their flags' names, unless asked for by name."""
+    """Print help: topics only by their flags' names, unless asked for by name."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 100)
     position = next(i for i, given in enumerate(arguments) if given in {"-h", "--help"})
     topic = arguments[position + 1] if position + 1 < len(arguments) else ""
-    topics = [owner.section for owner in sections if owner.section]
+    topics = [owner.help_topic for owner in sections if owner.help_topic]
     lines: list[str] = []
     if topic not in topics and topic != "all":
         lines += [f"usage: {prog} [flags]", ""]
         if description:
             lines += [description, ""]
     for owner in sections:
-        if topic in topics and owner.section != topic:
+        if topic in topics and owner.help_topic != topic:
             continue
-        if owner.section and topic not in topics and topic != "all":
+        if owner.help_topic and topic not in topics and topic != "all":
             names = " ".join(option.flag for option in options(owner))
-            lines.append(f"{owner.title}: {prog} --help {owner.section}")
+            lines.append(f"{owner.title}: {prog} --help {owner.help_topic}")
             lines += textwrap.wrap(
                 names,
                 width - 2,

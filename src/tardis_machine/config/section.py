@@ -110,15 +110,22 @@ class Section:
     section: ClassVar[str] = ""
     title: ClassVar[str] = ""
     note: ClassVar[str] = ""
+    help_topic: ClassVar[str] = ""
 
-    def __init_subclass__(cls, *, section: str = "", title: str = "", note: str = "") -> None:
-        """`section` prefixes flags and names the TOML table; `note` is a line under the title."""
+    def __init_subclass__(
+        cls, *, section: str = "", title: str = "", note: str = "", help_topic: str = ""
+    ) -> None:
+        """`section` prefixes flags and names the TOML table; `note` is a line under the title.
+
+        Of a `help_topic`, which a section is by itself, help names the flags only, unless asked.
+        """
         super().__init_subclass__()
         # Set here, or each dataclass would bring its own, secrets and all.
         cls.__repr__ = Section.__repr__  # type: ignore[method-assign]
         cls.section = section
         cls.title = title or section.replace("_", " ").capitalize() or "Settings"
         cls.note = note
+        cls.help_topic = help_topic or section
 
     def __repr__(self) -> str:
         """Print a section as its dataclass would, but secrets as stars."""

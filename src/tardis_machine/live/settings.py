@@ -6,7 +6,7 @@ from tardis_machine.config import ConfigError, Section, bytes_size, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiveConfig(Section, title="Live streams"):
+class LiveConfig(Section, title="Live streams", help_topic="live"):
     """Connections to exchanges: when to give one up, when to try again."""
 
     live_reconnect_s: float = setting(

@@ -94,7 +94,7 @@ class JournalConfig(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishConfig(Section, title="Publishing"):
+class PublishConfig(Section, title="Publishing", help_topic="publishing"):
     """What is published, as whom, and how long it is tried."""
 
     publish_flows: tuple[str, ...] = setting(

@@ -23,7 +23,7 @@ Normalized = TypeVar("Normalized", ReplayNormalizedOptions, StreamNormalizedOpti
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitsConfig(Section, title="Limits"):
+class LimitsConfig(Section, title="Limits", help_topic="limits"):
     """How much is served at once; each process of a cluster has these for itself."""
 
     max_replays: int = setting(
