@@ -9,7 +9,6 @@ from msgspec.json import Decoder
 from tardis_machine.emit import Signed
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Handler, Route, arrays
-from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import ticker_time, time
 from tardis_machine.filters import Filter
@@ -17,9 +16,6 @@ from tardis_machine.filters import Filter
 # A message: [number, payload, sequence, milliseconds, channel, pair], or with a word before the
 # payload that says what it is.
 _PAYLOAD: Final = 1
-_MILLISECONDS: Final = 3
-_elements: Final = Decoder(list[Raw]).decode
-_integer: Final = Decoder(int | float | None).decode
 
 
 class _Subscribed(Struct, gc=False):
@@ -58,13 +54,22 @@ def of_pairs(channel: str, handler: Callable[[str], Handler]) -> Route:
     return route
 
 
+class _Message(Struct, array_like=True, gc=False):
+    """A message; heartbeats need not have a sequence and a time."""
+
+    number: int
+    payload: Raw
+    sequence: Any = None
+    timestamp: int | float | None = None
+
+
+_decode_message: Final = Decoder(_Message).decode
+
+
 def elements(line: bytes) -> tuple[bytes, int | float | None]:
-    """Part a message: its payload, and its time, which heartbeats need not have."""
-    found = _elements(line)
-    if len(found) <= _PAYLOAD:
-        raise MapperError("message", "no payload")
-    timestamp = _integer(found[_MILLISECONDS]) if len(found) > _MILLISECONDS else None
-    return bytes(found[_PAYLOAD]), timestamp
+    """Part a message: its payload, and its time."""
+    message = _decode_message(line)
+    return bytes(message.payload), message.timestamp
 
 
 class _Trade(Struct, array_like=True, gc=False):
@@ -74,7 +79,14 @@ class _Trade(Struct, array_like=True, gc=False):
     price: int | float
 
 
+class _Executed(Struct, array_like=True, gc=False):
+    number: int
+    word: Raw
+    trade: Raw = Raw(b"null")
+
+
 _decode_trade: Final = Decoder(_Trade).decode
+_decode_executed: Final = Decoder(_Executed).decode
 
 
 def trades(making: Making) -> Route:
@@ -82,10 +94,10 @@ def trades(making: Making) -> Route:
 
     def of_pair(pair: str) -> Handler:
         def trade(line: bytes) -> bool:
-            found = _elements(line)
+            message = _decode_executed(line)
             # Besides executed trades there are updates of them, and a snapshot of earlier ones.
-            if len(found) > _PAYLOAD + 1 and bytes(found[_PAYLOAD]) == b'"te"':
-                row = _decode_trade(found[_PAYLOAD + 1])
+            if bytes(message.word) == b'"te"':
+                row = _decode_trade(message.trade)
                 emit(
                     pair,
                     row.id,

@@ -61,9 +61,14 @@ _decode: Final = Decoder(_Message).decode
 
 
 def _channel(message: _Message) -> str | None:
-    for name in ("trades", "trades_p", "book", "orderbook_p"):
-        if getattr(message, name) is not UNSET:
-            return name
+    if message.orderbook_p is not UNSET:
+        return "orderbook_p"
+    if message.book is not UNSET:
+        return "book"
+    if message.trades_p is not UNSET:
+        return "trades_p"
+    if message.trades is not UNSET:
+        return "trades"
     if message.market is not UNSET:
         return "market24h"
     return _PACK if message.method == f"{_PACK}.update" else None
