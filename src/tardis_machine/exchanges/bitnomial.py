@@ -16,11 +16,14 @@ from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
+_NANOSECONDS_LENGTH: Final = 30
 
 
 def _time(timestamp: str | None, channel: str) -> Time:
     if not timestamp:
         raise MapperError(channel, "no timestamp")
+    if len(timestamp) == _NANOSECONDS_LENGTH and timestamp[-1] == "Z":
+        return f"{timestamp[:26]}Z"
     return parse_us(timestamp)
 
 
@@ -42,8 +45,8 @@ def _trades(making: Making) -> Route:
         emit(
             row.symbol,
             row.ack_id,
-            required(row.price, "trade", "price"),
-            required(row.quantity, "trade", "quantity"),
+            row.price or required(row.price, "trade", "price"),
+            row.quantity or required(row.quantity, "trade", "quantity"),
             known_side(row.taker_side, "Bid", "Ask"),
             _time(row.timestamp, "trade"),
         )
@@ -79,8 +82,8 @@ def _book_changes(making: Making) -> Route:
 
     def level(line: bytes) -> bool:
         row = decode_level(line)
-        price = required(row.price, "level", "price")
-        levels = [(price, required(row.quantity, "level", "quantity"))]
+        price = row.price or required(row.price, "level", "price")
+        levels = [(price, row.quantity or required(row.quantity, "level", "quantity"))]
         bids, asks = (levels, []) if row.side == "Bid" else ([], levels)
         emit(row.symbol, False, bids, asks, _time(row.timestamp, "level"))
         return True

@@ -147,9 +147,13 @@ class _Level(Struct, gc=False):
     offset: str | int | None = None
 
 
-_Pair = tuple[str | Number, ...]
+_Pair = tuple[str | Number, str | Number]
 _decode_levels: Final = Decoder(list[_Level]).decode
 _decode_pairs: Final = Decoder(list[_Pair]).decode
+
+
+def _pairs(levels: Sequence[_Level]) -> list[_Pair]:
+    return [(level.price, level.size) for level in levels]
 
 
 class _Offsets(dict[str | Number, int]):
@@ -165,18 +169,14 @@ class _Offsets(dict[str | Number, int]):
         """Give the levels that no later update has changed."""
         if levels == _NO_LEVELS:
             return []
-        try:
-            pairs = [
-                level[:2] for level in _decode_pairs(levels) if self.get(level[0], -1) < offset
-            ]
-        except IndexError:
-            raise MapperError("v3_orderbook", "a level without price and amount") from None
-        return pairs
+        get = self.get
+        return [level for level in _decode_pairs(levels) if get(level[0], -1) < offset]
 
     def follow(self, levels: Sequence[_Pair], offset: int) -> None:
         if len(self) >= _MAX_PRICES:  # made up by a broken feed
             self.clear()
-        self.update((level[0], offset) for level in levels)
+        for price, _ in levels:
+            self[price] = offset
 
 
 def _offset_book_changes(making: Making) -> Route:
@@ -196,10 +196,10 @@ def _offset_book_changes(making: Making) -> Route:
             offsets[symbol] = _Offsets(), _Offsets()
         bid_offsets, ask_offsets = offsets[symbol]
         if message.type == "subscribed":
-            levels = _decode_levels(book.bids), _decode_levels(book.asks)
-            emit(symbol, True, book.bids, book.asks, None, _SNAPSHOT)
-            bid_offsets.start(levels[0])
-            ask_offsets.start(levels[1])
+            bid_levels, ask_levels = _decode_levels(book.bids), _decode_levels(book.asks)
+            emit(symbol, True, _pairs(bid_levels), _pairs(ask_levels), None)
+            bid_offsets.start(bid_levels)
+            ask_offsets.start(ask_levels)
             return True
         if book.offset is UNSET:
             raise MapperError("v3_orderbook", f"no offset of {symbol}")
