@@ -14,14 +14,16 @@ from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
+from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
+from tests.cli.conftest import Run
 from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
 
-Run = Callable[..., Publisher]
+Deliver = Callable[..., Publisher]
 
 
 @pytest.fixture
@@ -60,33 +62,33 @@ def log(
 
 
 @pytest.fixture
-def run(journal: Path) -> Iterator[Run]:
+def deliver(journal: Path) -> Iterator[Deliver]:
     """Publish until all that writers have left is delivered."""
     started: list[Publisher] = []
 
-    def ran(buses: dict[str, BusConfig], **settings: Any) -> Publisher:
+    def delivered(buses: dict[str, BusConfig], **settings: Any) -> Publisher:
         publisher = Publisher(buses, Directory(journal), PublishConfig(**settings))
         publisher.start()
         started.append(publisher)
         assert publisher.drain(time.monotonic() + 60)
         return publisher
 
-    yield ran
+    yield delivered
     for publisher in started:
         publisher.stop(time.monotonic() + 10)
 
 
-def test_logs_are_delivered_oldest_first(journal: Path, run: Run, file: FileConfig) -> None:
+def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: FileConfig) -> None:
     """A restart leaves a long log: what the next server wrote comes after all of it."""
     log(journal, {"file": file}, 3_000).close()
     log(journal, {"file": file}, 100, start=3_000).close()
     log(journal, {"file": file}, 100, start=3_100).close()
-    run({"file": file})
+    deliver({"file": file})
     assert written(file) == [event.event_id for event in events_of(lines(3_200))]
 
 
 def test_a_bus_added_later_has_dropped_nothing(
-    journal: Path, run: Run, file: FileConfig, tmp_path: Path
+    journal: Path, deliver: Deliver, file: FileConfig, tmp_path: Path
 ) -> None:
     """Logs from before owe it nothing, though segments of theirs are gone already."""
     log(journal, {"file": file}, 100, segment_bytes=1_000).close()
@@ -96,7 +98,7 @@ def test_a_bus_added_later_has_dropped_nothing(
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(BUSES, "console", _SecondFile)
         log(journal, {"file": file, "console": later}, 50, start=200).close()
-        publisher = run({"file": file, "console": later})
+        publisher = deliver({"file": file, "console": later})
     account = publisher.snapshot().buses["console"].account
     assert_balanced(account, journalled=50, delivered=50)
     assert written(later) == [event.event_id for event in events_of(lines(50, start=200))]
@@ -144,7 +146,7 @@ def test_a_delivery_that_dies_is_unhealthy_and_begins_anew(
 
 
 def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(
-    journal: Path, run: Run, file: FileConfig, caplog: pytest.LogCaptureFixture
+    journal: Path, deliver: Deliver, file: FileConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a rollback: what the newer version wrote waits for it, untouched."""
     newer = log(journal, {"file": file}, 100)
@@ -153,7 +155,7 @@ def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(
     content = path.read_bytes().replace(b"TMJRNL01", b"TMJRNL02", 1)
     path.write_bytes(content)
     log(journal, {"file": file}, 50, start=100).close()
-    publisher = run({"file": file})
+    publisher = deliver({"file": file})
     assert written(file) == [event.event_id for event in events_of(lines(50, start=100))]
     kept = journal / "aside" / newer.path.name
     assert segment_path(kept, 0).read_bytes() == content
@@ -165,7 +167,7 @@ def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(
 
 
 def test_a_log_is_delivered_up_to_what_another_version_wrote(
-    journal: Path, run: Run, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+    journal: Path, deliver: Deliver, file: FileConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = log(journal, {"file": file}, 100)
     with monkeypatch.context() as patched:
@@ -173,7 +175,7 @@ def test_a_log_is_delivered_up_to_what_another_version_wrote(
         assert mixed.append(encode_provenance(Provenance("p", "r")), lines(10, start=100), 10, 100)
     mixed.close()
     content = segment_path(mixed.path, 0).read_bytes()
-    publisher = run({"file": file})
+    publisher = deliver({"file": file})
     assert written(file) == [event.event_id for event in events_of(lines(100))]
     kept = journal / "aside" / mixed.path.name
     assert segment_path(kept, 0).read_bytes() == content
@@ -182,13 +184,15 @@ def test_a_log_is_delivered_up_to_what_another_version_wrote(
 
 
 @pytest.mark.parametrize("torn", ["log.json", "000000000000.skip"])
-def test_a_torn_file_stops_no_bus(journal: Path, run: Run, file: FileConfig, torn: str) -> None:
+def test_a_torn_file_stops_no_bus(
+    journal: Path, deliver: Deliver, file: FileConfig, torn: str
+) -> None:
     old = log(journal, {"file": file}, 200, segment_bytes=4_000)
     assert old.make_room(forced=True)
     old.close()
     (old.path / torn).write_bytes(b"")
     log(journal, {"file": file}, 50, start=200).close()
-    publisher = run({"file": file})
+    publisher = deliver({"file": file})
     account = publisher.snapshot().buses["file"].account
     assert 0 < account.dropped < 200
     assert_balanced(
@@ -200,16 +204,58 @@ def test_a_torn_file_stops_no_bus(journal: Path, run: Run, file: FileConfig, tor
 
 
 def test_a_log_of_another_configuration_is_left_alone(
-    journal: Path, run: Run, file: FileConfig, tmp_path: Path
+    journal: Path, deliver: Deliver, file: FileConfig, tmp_path: Path
 ) -> None:
     """As an orphaned publisher meets it when another server has begun with the empty journal."""
     elsewhere = FileConfig(path=tmp_path / "elsewhere.ndjson")
     other = log(journal, {"file": elsewhere}, 100)
     other.close()
-    publisher = run({"file": file})
+    publisher = deliver({"file": file})
     assert not file.path or not file.path.exists() or written(file) == []
     assert [each.name for each in Directory(journal).logs()] == [other.path.name]
     assert_balanced(publisher.snapshot().buses["file"].account, journalled=0)
     publisher.stop(time.monotonic() + 10)
-    run({"file": elsewhere})
+    deliver({"file": elsewhere})
     assert written(elsewhere) == [event.event_id for event in events_of(lines(100))]
+
+
+def test_what_the_version_before_has_left_is_delivered(
+    journal: Path, deliver: Deliver, file: FileConfig
+) -> None:
+    """Its logs were named by the clock, and did not say where a bus goes."""
+    old = log(journal, {"file": file}, 100)
+    old.close()
+    old.path.rename(journal / "20241115T173653.000000-0a1b2c3d")
+    described = b'{"producer_id":"p","buses":["file"],"pid":1,"version":1}'
+    (journal / "20241115T173653.000000-0a1b2c3d" / "log.json").write_bytes(described)
+    log(journal, {"file": file}, 100, start=100).close()
+    deliver({"file": file})
+    assert written(file) == [event.event_id for event in events_of(lines(200))]
+    assert not Directory(journal).logs()
+
+
+def test_the_command_refuses_another_destination_until_it_is_told_to_adopt(
+    journal: Path, file: FileConfig, tmp_path: Path, run: Run
+) -> None:
+    log(journal, {"file": file}, 100).close()
+    elsewhere = FileConfig(path=tmp_path / "elsewhere.ndjson")
+    flags = ("publish", "--journal-dir", str(journal), "--file-path", str(elsewhere.path))
+    refused = run(*flags)
+    assert refused.returncode == 1
+    assert f"100 messages for file, written for file (path {file.path})" in refused.stderr
+    assert run(*flags, "--journal-adopt").returncode == 0
+    assert written(elsewhere) == [event.event_id for event in events_of(lines(100))]
+    assert not Directory(journal).logs()
+
+
+def test_the_command_may_drain_one_bus_and_leave_the_others(
+    journal: Path, file: FileConfig, run: Run
+) -> None:
+    nats = NatsConfig(servers=("nats://127.0.0.1:1",), subject="x")
+    log(journal, {"file": file, "nats": nats}, 100).close()
+    done = run("publish", "--journal-dir", str(journal), "--file-path", str(file.path))
+    assert done.returncode == 1
+    assert "drained bus=file journalled=100 filtered=0 accepted=100 delivered=100" in done.stderr
+    assert "drained bus=nats journalled=100 filtered=0 accepted=100 delivered=0" in done.stderr
+    assert len(written(file)) == 100
+    assert Directory(journal).logs()

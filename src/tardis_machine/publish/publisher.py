@@ -75,7 +75,9 @@ class Publisher:
             if self._deliveries[name].failed:
                 self._revive(name)
         logs = self.directory.logs()
-        self._gone &= {log.name for log in logs}
+        names = {log.name for log in logs}
+        self._gone &= names
+        self._versions = {name: self._versions[name] for name in self._versions if name in names}
         for log in logs:
             if log.name in self._gone:
                 continue
