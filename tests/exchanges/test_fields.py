@@ -1,5 +1,5 @@
 import pytest
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tardis_machine.exchanges import MapperError, fields
 from tardis_machine.exchanges.fields import Sent
@@ -71,3 +71,10 @@ def test_the_best_level_may_be_missing() -> None:
     assert fields.best([["1", None, 7], ["2", "3"]], "bbo") == ("1", 0)
     with pytest.raises(MapperError, match="bbo: a level without price and amount"):
         fields.best([["1"]], "bbo")
+
+
+@pytest.mark.parametrize("value", [UNSET, None, ""])
+def test_a_time_that_is_text_has_to_be_there(value: str | UnsetType | None) -> None:
+    with pytest.raises(MapperError, match="trades: no time in created"):
+        fields.time_text(value, "trades", "created")
+    assert fields.time_text("2024-03-01T00:00:00Z", "trades", "created") == "2024-03-01T00:00:00Z"

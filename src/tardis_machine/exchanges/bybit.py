@@ -49,6 +49,7 @@ from tardis_machine.exchanges.fields import (
     symbol,
     ticker_time,
     time,
+    time_text,
 )
 from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
@@ -79,9 +80,7 @@ class _OldTrade(Struct, gc=False):
         ms = self.other_ms if self.ms is UNSET else self.ms
         if ms is not UNSET:
             return time(ms, "trade", "trade_time_ms")
-        if not self.timestamp:
-            raise MapperError("trade", "no timestamp")
-        return parse_ms(self.timestamp)
+        return parse_ms(time_text(self.timestamp, "trade", "timestamp"))
 
 
 class _OldTrades(Struct, gc=False):
@@ -748,7 +747,7 @@ _LIVE: Final = Dialect(
 
 
 def _spot_topic(topic: str) -> Iterable[Filter]:
-    """Read a topic: of books, clients get all depths."""
+    """Read a topic as the Node server does, which leaves the depth of books out."""
     channel, found, rest = topic.partition(".")
     return (Filter(channel, (rest.rpartition(".")[2],) if found else ()),)
 

@@ -22,7 +22,7 @@ from tardis_machine.exchanges.dialect import (
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, optional, required, side, text
+from tardis_machine.exchanges.fields import Sent, optional, required, side, text, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_us
@@ -44,9 +44,7 @@ class _Match(Struct, gc=False):
 
 
 def _time(value: str | UnsetType | None, channel: str) -> Time:
-    if not value:
-        raise MapperError(channel, "no time")
-    return parse_us(value)
+    return parse_us(time_text(value, channel, "time"))
 
 
 def _trades(making: Making) -> Route:

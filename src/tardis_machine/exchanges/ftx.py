@@ -21,7 +21,7 @@ from tardis_machine.exchanges.dialect import (
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, filled, required, side
+from tardis_machine.exchanges.fields import Sent, filled, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
@@ -49,9 +49,7 @@ _decode_trades: Final = Decoder(_Trades).decode
 
 
 def _time(row: _Trade) -> Time:
-    if not row.time:
-        raise MapperError("trades", "no time")
-    return parse_us(row.time)
+    return parse_us(time_text(row.time, "trades", "time"))
 
 
 def _trades(making: Making) -> Route:

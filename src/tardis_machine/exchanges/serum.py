@@ -8,9 +8,8 @@ from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, required, side
+from tardis_machine.exchanges.fields import Sent, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, cut_ms
@@ -19,9 +18,7 @@ _NO_LEVELS: Final = Raw(b"[]")
 
 
 def _time(value: str | UnsetType | None, channel: str) -> Time:
-    if not value:
-        raise MapperError(channel, "no time in timestamp")
-    return cut_ms(value)
+    return cut_ms(time_text(value, channel, "timestamp"))
 
 
 class _Trade(Struct, gc=False):
