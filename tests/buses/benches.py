@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -28,6 +28,9 @@ from tests.servers.nats import NatsServer
 from tests.servers.process import ServerProcess
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
+
+S = TypeVar("S", bound=ServerProcess)
+P = TypeVar("P", NatsServer, RedisServer)
 
 _numbers = itertools.count()
 
@@ -115,33 +118,22 @@ class Bench(ABC):
         """Hold answers back, until `unanswered` is left."""
 
 
-class KafkaBench(Bench):
-    bus = "kafka"
-    plain: ClassVar[dict[str, Any]] = {"compression": "none"}
-    at_once = 100
-    route_setting = "topic_routing"
-    key_setting = "key_template"
+class ServerBench(Bench, Generic[S]):
+    """A bus that goes to a program: the one of all tests, or one of the test's own."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         super().__init__(request)
-        self._server: KafkaBroker | None = None
-        self._address: str | None = None
+        self._server: S | None = None
 
     @property
-    def server(self) -> KafkaBroker:
+    def server(self) -> S:
         if self._server is None:
-            self._server = self.fixture("kafka")
+            self._server = self.fixture(self.bus)
+        assert self._server is not None
         return self._server
 
-    def settings(self) -> dict[str, Any]:
-        address = self._address or self.server.address
-        return {"brokers": (address,), "topic": self.name, "create": True}
-
-    def arrived(self, suffix: str = "") -> list[Arrival]:
-        return from_kafka(self.server.address, self.name + suffix)
-
-    def mortal(self) -> ServerProcess:
-        self._server = self.fixture("mortal_kafka")
+    def mortal(self) -> S:
+        self._server = self.fixture(f"start_{self.bus}")()
         return self.server
 
     @contextlib.contextmanager
@@ -151,6 +143,54 @@ class KafkaBench(Bench):
             yield
         finally:
             self.server.resume()
+
+
+class ProxiedBench(ServerBench[P]):
+    """One that a proxy of bytes can be put before; `said` is what each record says once."""
+
+    said: ClassVar[bytes]
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        super().__init__(request)
+        self._proxy: Proxy | None = None
+
+    @property
+    def port(self) -> int:
+        return self.server.port if self._proxy is None else self._proxy.port
+
+    @contextlib.contextmanager
+    def unanswered(self) -> Iterator[Callable[[], int]]:
+        proxy = self._proxy = self.fixture("proxy")
+        proxy.target = self.server.port
+        yield lambda: proxy.said.count(self.said)
+        proxy.release_answers()
+
+    def hold(self) -> None:
+        assert self._proxy is not None
+        self._proxy.hold_answers()
+
+
+class KafkaBench(ServerBench[KafkaBroker]):
+    bus = "kafka"
+    plain: ClassVar[dict[str, Any]] = {"compression": "none"}
+    at_once = 100
+    route_setting = "topic_routing"
+    key_setting = "key_template"
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        super().__init__(request)
+        self._address: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        address = self._address or self.server.address
+        return {"brokers": (address,), "topic": self.name, "create": True}
+
+    def arrived(self, suffix: str = "") -> list[Arrival]:
+        return from_kafka(self.server.address, self.name + suffix)
+
+    def mortal(self) -> KafkaBroker:
+        self._server = self.fixture("mortal_kafka")
+        return self.server
 
     def limited(self) -> tuple[EventBus, int]:
         admin = AdminClient({"bootstrap.servers": self.server.address})
@@ -177,26 +217,16 @@ class KafkaBench(Bench):
         self.fixture("proxied_kafka")[1].hold_answers()
 
 
-class NatsBench(Bench):
+class NatsBench(ProxiedBench[NatsServer]):
+    said = b"HPUB "
     bus = "nats"
     at_once = 2000
     route_setting = "subject_routing"
     key_setting = "subject_template"
 
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        super().__init__(request)
-        self._server: NatsServer | None = None
-        self._url: str | None = None
-
-    @property
-    def server(self) -> NatsServer:
-        if self._server is None:
-            self._server = self.fixture("nats")
-        return self._server
-
     def settings(self) -> dict[str, Any]:
         return {
-            "servers": (self._url or self.server.url,),
+            "servers": (f"nats://127.0.0.1:{self.port}",),
             "subject": self.name,
             "stream": self.name,
             "create": True,
@@ -209,18 +239,6 @@ class NatsBench(Bench):
         subject = self.destination(suffix)
         return [a for a in from_stream(self.server.url, self.name) if a.destination == subject]
 
-    def mortal(self) -> ServerProcess:
-        self._server = self.fixture("start_nats")()
-        return self.server
-
-    @contextlib.contextmanager
-    def hanging(self) -> Iterator[None]:
-        self.server.pause()
-        try:
-            yield
-        finally:
-            self.server.resume()
-
     def limited(self) -> tuple[EventBus, int]:
         self._server = self.fixture("start_nats")("max_payload: 10000")
         return self.make(), 10_000
@@ -230,17 +248,6 @@ class NatsBench(Bench):
             "authorization { user: writer, password: right-horse }"
         )
         return self.make(user="writer", pass_="wrong-battery"), "wrong-battery"
-
-    @contextlib.contextmanager
-    def unanswered(self) -> Iterator[Callable[[], int]]:
-        proxy: Proxy = self.fixture("proxy")
-        proxy.target = self.server.port
-        self._url = f"nats://127.0.0.1:{proxy.port}"
-        yield lambda: proxy.said.count(b"HPUB ")
-        proxy.release_answers()
-
-    def hold(self) -> None:
-        self.fixture("proxy").hold_answers()
 
 
 class AwsBench(Bench):
@@ -368,44 +375,22 @@ class FifoBench(SqsBench):
     ending = ".fifo"
 
 
-class RedisBench(Bench):
+class RedisBench(ProxiedBench[RedisServer]):
+    said = b"XADD"
     bus = "redis"
     at_once = 1000
     route_setting = "stream_routing"
     key_setting = "key_template"
 
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        super().__init__(request)
-        self._server: RedisServer | None = None
-        self._port: int | None = None
-
-    @property
-    def server(self) -> RedisServer:
-        if self._server is None:
-            self._server = self.fixture("redis")
-        return self._server
-
     def settings(self) -> dict[str, Any]:
         return {
             "host": "127.0.0.1",
-            "port": self._port or self.server.port,
+            "port": self.port,
             "stream": self.name,
         }
 
     def arrived(self, suffix: str = "") -> list[Arrival]:
         return from_redis(self.server.client(), self.name + suffix)
-
-    def mortal(self) -> ServerProcess:
-        self._server = self.fixture("start_redis")()
-        return self.server
-
-    @contextlib.contextmanager
-    def hanging(self) -> Iterator[None]:
-        self.server.pause()
-        try:
-            yield
-        finally:
-            self.server.resume()
 
     def limited(self) -> tuple[EventBus, int]:
         self._server = self.fixture("start_redis")("proto-max-bulk-len 1mb")
@@ -414,17 +399,6 @@ class RedisBench(Bench):
     def stranger(self) -> tuple[EventBus, str]:
         self._server = self.fixture("start_redis")("requirepass right-horse")
         return self.make(password="wrong-battery"), "wrong-battery"
-
-    @contextlib.contextmanager
-    def unanswered(self) -> Iterator[Callable[[], int]]:
-        proxy: Proxy = self.fixture("proxy")
-        proxy.target = self.server.port
-        self._port = proxy.port
-        yield lambda: proxy.said.count(b"XADD")
-        proxy.release_answers()
-
-    def hold(self) -> None:
-        self.fixture("proxy").hold_answers()
 
 
 BENCHES: dict[str, type[Bench]] = {

@@ -32,37 +32,53 @@ def name() -> str:
     return f"publish-{next(_numbers)}"
 
 
-BUSES = [
-    pytest.param("kafka", marks=pytest.mark.kafka),
-    "nats",
-    "kinesis",
-    "sqs",
-    "redis",
-]
+QUICK = [pytest.param("kafka", marks=pytest.mark.kafka), "nats", "kinesis", "redis"]
+"""Those that take a whole replay in seconds; of SQS there is a slow stand-in only."""
+ALL = [*QUICK, "sqs"]
 
 
-@pytest.fixture(params=BUSES)
+@pytest.fixture(params=QUICK)
 def broker(request: pytest.FixtureRequest, name: str) -> Broker:
     """Each of the brokers, shared with other tests: not to be killed."""
-    if request.param == "kafka":
-        return kafka_broker(request.getfixturevalue("kafka"), name)
-    if request.param == "nats":
-        return nats_broker(request.getfixturevalue("nats"), name)
-    if request.param == "redis":
-        return redis_broker(request.getfixturevalue("redis"), name)
-    return _aws_broker(request, name)
+    return _broker(request, name)
 
 
-@pytest.fixture(params=BUSES)
+@pytest.fixture(params=QUICK)
 def mortal(request: pytest.FixtureRequest, name: str) -> Broker:
-    """Each of the brokers, for this test alone; of AWS, the way to it."""
-    if request.param == "kafka":
-        return kafka_broker(request.getfixturevalue("start_kafka")(), name)
-    if request.param == "nats":
-        return nats_broker(request.getfixturevalue("start_nats")(), name)
-    if request.param == "redis":
-        return redis_broker(request.getfixturevalue("start_redis")(), name)
-    return _aws_broker(request, name)
+    """Each of the brokers, for this test alone."""
+    return _mortal(request, name)
+
+
+@pytest.fixture(params=ALL)
+def any_broker(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Really each of them; `messages` is what it takes in seconds."""
+    return _broker(request, name)
+
+
+@pytest.fixture(params=ALL)
+def any_mortal(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Really each of them, for this test alone."""
+    return _mortal(request, name)
+
+
+def _broker(request: pytest.FixtureRequest, name: str) -> Broker:
+    if request.param in {"kinesis", "sqs"}:
+        return _aws_broker(request, name)
+    return _MAKE[request.param](request.getfixturevalue(request.param), name)
+
+
+def _mortal(request: pytest.FixtureRequest, name: str) -> Broker:
+    """Of AWS it is the way there that is mortal."""
+    if request.param in {"kinesis", "sqs"}:
+        return _aws_broker(request, name)
+    return _MAKE[request.param](request.getfixturevalue(f"start_{request.param}")(), name)
+
+
+_MAKE: dict[str, Callable[[Any, str], Broker]] = {
+    "kafka": kafka_broker,
+    "nats": nats_broker,
+    "redis": redis_broker,
+}
 
 
 def _aws_broker(request: pytest.FixtureRequest, name: str) -> Broker:

@@ -37,24 +37,28 @@ async def _load(journal, ndjson: bytes) -> None:
         await asyncio.sleep(2 * 100 / len(parts))
 
 
-async def test_broker_killed_and_started_again_under_load(publish: Start, mortal: Broker) -> None:
-    outbox = await publish(mortal.buses, drain_timeout_s=60.0)
-    ndjson = lines(mortal.messages)
+async def test_broker_killed_and_started_again_under_load(
+    publish: Start, any_mortal: Broker
+) -> None:
+    outbox = await publish(any_mortal.buses, drain_timeout_s=60.0)
+    ndjson = lines(any_mortal.messages)
     load = asyncio.create_task(_load(respond(outbox), ndjson))
     for _ in range(2):
         await asyncio.sleep(random.uniform(0.2, 0.8))
-        mortal.server.kill()
+        any_mortal.server.kill()
         await asyncio.sleep(random.uniform(0.0, 0.3))
-        await asyncio.to_thread(mortal.server.start)
+        await asyncio.to_thread(any_mortal.server.start)
     await load
     report = await outbox.stop()
-    assert_all_arrived(ndjson, await asyncio.to_thread(mortal.arrived))
-    assert_balanced(report.buses[0].account, journalled=mortal.messages, delivered=mortal.messages)
+    assert_all_arrived(ndjson, await asyncio.to_thread(any_mortal.arrived))
+    assert_balanced(
+        report.buses[0].account, journalled=any_mortal.messages, delivered=any_mortal.messages
+    )
 
 
-async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> None:
-    outbox = await publish(broker.buses, drain_timeout_s=60.0)
-    ndjson = lines(broker.messages)
+async def test_publisher_killed_under_load(publish: Start, any_broker: Broker) -> None:
+    outbox = await publish(any_broker.buses, drain_timeout_s=60.0)
+    ndjson = lines(any_broker.messages)
     load = asyncio.create_task(_load(respond(outbox), ndjson))
     killed = set()
     for _ in range(2):
@@ -67,8 +71,10 @@ async def test_publisher_killed_under_load(publish: Start, broker: Broker) -> No
             await asyncio.sleep(0.02)
     await load
     report = await outbox.stop()
-    assert_all_arrived(ndjson, await asyncio.to_thread(broker.arrived))
-    assert_balanced(report.buses[0].account, journalled=broker.messages, delivered=broker.messages)
+    assert_all_arrived(ndjson, await asyncio.to_thread(any_broker.arrived))
+    assert_balanced(
+        report.buses[0].account, journalled=any_broker.messages, delivered=any_broker.messages
+    )
 
 
 @pytest.mark.kafka
