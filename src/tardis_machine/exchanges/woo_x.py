@@ -359,8 +359,7 @@ def _book_changes(making: Making) -> Route:
     decode = Decoder(_BookMessage).decode
     book_of = _books(making)
 
-    def update(line: bytes) -> bool:
-        message = decode(line)
+    def take(message: _BookMessage) -> bool:
         row = message.data
         # REST answers have neither symbol nor time inside.
         named_in_topic = message.topic.partition("@")[2].partition("@")[0]
@@ -373,9 +372,13 @@ def _book_changes(making: Making) -> Route:
             book.update(_Kept(row.previous, row.bids, row.asks, timestamp))
         return True
 
+    def update(line: bytes) -> bool:
+        return take(decode(line))
+
     def snapshot(line: bytes) -> bool:
+        message = decode(line)
         # The stream's own whole books are another channel.
-        return b'"generated":true' in line and update(line)
+        return message.generated and take(message)
 
     return named({"orderbookupdate": update, "orderbook": snapshot}, separator="@")
 
@@ -460,15 +463,20 @@ def _book_tickers(making: Making) -> Route:
     return named({"bbo": quote}, separator="@")
 
 
-_TOPIC_ORDER: Final = (
+_TOPICS: Final = (
     *("trade", "orderbookupdate", "bbo"),
     *("markprice", "estfundingrate", "openinterest", "indexprice"),
 )
+_TOPIC_ORDER: Final = {topic: place for place, topic in enumerate(_TOPICS)}
+
+
+def _place(asked: tuple[str, str]) -> int:
+    return _TOPIC_ORDER.get(asked[0], len(_TOPICS))
 
 
 def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
     topics: dict[str, list[str]] = {}
-    for channel, market in sorted(pairs(filters), key=lambda pair: _TOPIC_ORDER.index(pair[0])):
+    for channel, market in sorted(pairs(filters), key=_place):
         depth = "@50" if channel == "orderbookupdate" else ""
         topics.setdefault(market, []).append(f"{channel}@{market}{depth}")
     for market, its_topics in topics.items():
@@ -484,20 +492,21 @@ def _reply(message: Any) -> Outgoing | None:
 def _eras(
     old: Callable[[Making], Route], new: Callable[[Making], Route], *channels: Channel
 ) -> tuple[Era, Era]:
-    return Era(channels, old, until=_V3_SINCE), Era(channels, new)
+    return Era(channels, old, until=_V3_SINCE, dispatch=_requests_too), Era(channels, new)
 
 
 _TRADE: Final = Channel("trade", str.upper)
-_BOOK_CHANNELS: Final = (Channel("orderbook", str.upper), Channel("orderbookupdate", str.upper))
 
 EXCHANGES: Final = (
     Exchange(
         name="woo-x",
         types={
             "trade": _eras(_old_trades, _trades, _TRADE),
-            "book_change": (
-                Era(_BOOK_CHANNELS, _old_book_changes, until=_V3_SINCE, dispatch=_requests_too),
-                Era(_BOOK_CHANNELS, _book_changes),
+            "book_change": _eras(
+                _old_book_changes,
+                _book_changes,
+                Channel("orderbook", str.upper),
+                Channel("orderbookupdate", str.upper),
             ),
             "derivative_ticker": _eras(
                 _old_derivative_tickers,
