@@ -1,5 +1,6 @@
 """The publisher over several logs: what it owes to whom, in which order, and what it survives."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -259,3 +260,17 @@ def test_the_command_may_drain_one_bus_and_leave_the_others(
     assert "drained bus=nats journalled=100 filtered=0 accepted=100 delivered=0" in done.stderr
     assert len(written(file)) == 100
     assert Directory(journal).logs()
+
+
+def test_the_command_takes_nothing_from_a_server_that_lives(
+    journal: Path, file: FileConfig, tmp_path: Path, run: Run
+) -> None:
+    living = log(journal, {"file": file}, 100)
+    elsewhere = str(tmp_path / "elsewhere.ndjson")
+    flags = ("publish", "--journal-dir", str(journal), "--file-path", elsewhere)
+    done = run(*flags, "--journal-adopt")
+    assert done.returncode == 1
+    assert f"in use by process {os.getpid()}" in done.stderr
+    [untouched] = Directory(journal).logs()
+    assert untouched.destination("file") == f"path {file.path}"
+    living.close()

@@ -14,7 +14,6 @@ from tardis_machine import log as logs
 from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, Section, load, setting
 from tardis_machine.journal import BoundError, Directory
-from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -97,16 +96,13 @@ def _drain(
     adopt: bool,
 ) -> int:
     tune()
-    directory = Directory(path)
-    try:
-        with directory.entrance():
-            directory.bind(destinations(buses), adopt=adopt, partly=True)
-    except BoundError as error:
-        raise ConfigError(JournalConfig.flag("dir"), str(path), error.reason) from error
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
-    snapshot = drain_directory(directory, buses, config, timeout_s, told)
+    try:
+        snapshot = drain_directory(Directory(path), buses, config, timeout_s, told, adopt=adopt)
+    except BoundError as error:
+        raise ConfigError(JournalConfig.flag("dir"), str(path), error.reason) from error
     for name, bus in snapshot.buses.items():
         log.info("drained", extra={"bus": name, **bus.ended.counts()})
     if snapshot.left:

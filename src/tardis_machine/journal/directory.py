@@ -145,9 +145,10 @@ class Directory:
                 continue  # every bus gets it, or it is kept aside
             others = [bus for bus in meta.buses if not belongs(log, bus, destinations)]
             where = {bus: log.destination(bus) for bus in meta.buses}
-            if partly:
-                others = [bus for bus in others if bus in destinations or adopt]
-            elif not log.finished() and (others or where.keys() != destinations.keys()):
+            if partly and not adopt:
+                others = [bus for bus in others if bus in destinations]
+            same = partly or where.keys() == destinations.keys()
+            if not log.finished() and (others or not same):
                 raise BoundError(self.path, where, pid=meta.pid)
             left = {bus: count for bus in others if (count := log.pending(bus))}
             if left:

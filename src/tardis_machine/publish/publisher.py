@@ -261,10 +261,18 @@ def drain_directory(
     config: PublishConfig,
     timeout_s: float | None,
     told: threading.Event,
+    *,
+    adopt: bool = False,
 ) -> Snapshot:
-    """Deliver what servers that are gone have left, and say how that went."""
+    """Deliver what servers that are gone have left, and say how that went.
+
+    Raises LockedError while others do so, BoundError if it was written for other destinations and
+    is not to be adopted.
+    """
     directory.lock()
     try:
+        with directory.entrance():
+            directory.bind(destinations(buses), adopt=adopt, partly=True)
         publisher = Publisher(buses, directory, config)
         publisher.start()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
