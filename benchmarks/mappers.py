@@ -9,10 +9,12 @@ a turn of bitmex: the ratio is what counts, on a busy machine too.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import process_time
 
 from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
+from tardis_machine.exchanges import BookGapError
 from tests.exchanges import fixtures
 
 TYPES = ("trade", "book_change")
@@ -45,7 +47,9 @@ class Feed:
         while (took := process_time() - began) < TURN_S:
             for _ in range(50):
                 for line in lines:
-                    handle(line)
+                    # A book that checks its ids does not like to hear things twice.
+                    with suppress(BookGapError):
+                        handle(line)
                 emitter.take()
             rounds += 50
         return took * 1e9 / (rounds * self._size)
