@@ -1,9 +1,13 @@
 """Measure the lake: backfill on one and two cores beside the library, Kafka to Silver, bytes kept.
 
     python -m benchmarks.lake [--messages 1200000] [--minutes 60] [--events 400000]
+    python -m benchmarks.lake --day [--messages 30000000] [--memory 2g]
+    python -m benchmarks.lake --soak 2000
 
-Each Spark run is a process of its own, so that none finds what another has warmed up; its start is
-not counted. Figures go to benchmarks/README.md by hand, with the machine they are from.
+Each Spark run is a process of its own, so that none finds what another has warmed up, pinned to as
+many processors as it has cores; its start is a line of its own. `--day` brings in one day of one
+exchange and shows that memory stays flat, `--soak` that the time of a batch does. Figures go to
+benchmarks/README.md by hand, with the machine they are from.
 """
 
 import argparse
@@ -13,23 +17,28 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
+from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
 from tardis_machine.bronze import Context, Encoder, Origin
-from tardis_machine.lake import backfill, stream
+from tardis_machine.history import History
+from tardis_machine.lake import backfill, streaming
+from tardis_machine.lake.batches import write_batch
 from tardis_machine.lake.maintain import existing, size
+from tardis_machine.lake.records import RECORD, schema_of
 from tardis_machine.lake.session import session
 from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.kafka import stream as kafka_stream
-from tardis_machine.lake.tables import Tables
+from tardis_machine.lake.tables import Commit, Tables
+from tardis_machine.lake.units import BRONZE, LAYERS, SILVER, plan
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.publish.buses.kafka import KafkaConfig
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replay import replay_normalized, replay_normalized_many
 
 TYPES: Final = ("trade", "book_change")
 
@@ -47,17 +56,19 @@ def cpu_seconds() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def replays(minutes: int) -> list[ReplayNormalizedOptions]:
+def replays(
+    minutes: int, workloads: Sequence[Workload] = WORKLOADS, types: Sequence[str] = TYPES
+) -> list[ReplayNormalizedOptions]:
     start = int(START.timestamp()) * 1_000_000
     return [
         ReplayNormalizedOptions(
             exchange=workload.exchange,
             from_=start,
             to=start + minutes * 60_000_000,
-            data_types=TYPES,
+            data_types=tuple(types),
             symbols=workload.symbols,
         )
-        for workload in WORKLOADS
+        for workload in workloads
     ]
 
 
@@ -97,26 +108,85 @@ def library(cache_dir: Path, minutes: int, *, encode: bool) -> dict[str, float]:
 def spark_backfill(
     cache_dir: Path, minutes: int, cores: int, tables_dir: Path, *, what: str
 ) -> dict[str, Any]:
-    """Backfill on so many cores: `source` reads only, `bronze` and `silver` write."""
+    """Backfill on so many cores: `start` only, one minute (`fixed`), or some layers of all."""
+    began, used = time.perf_counter(), cpu_seconds()
     spark = session(master=f"local[{cores}]", settings={"spark.driver.memory": "4g"})
     tardis.register(spark)
     spark.range(10).count()
+    if what == "start":
+        return {"events": 0, "seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used}
     tables = Tables(spark, str(tables_dir))
-    units = backfill.plan(replays(minutes))
-    options = {"cacheDir": str(cache_dir), "concurrentTasks": str(cores)}
+    layers = {"silver": (SILVER,), "bronze": (BRONZE,)}.get(what, LAYERS)
+    units = plan(replays(1 if what == "fixed" else minutes), layers=layers)
     began, used = time.perf_counter(), cpu_seconds()
-    if what == "source":
-        frames = [backfill.records(tables, unit, options) for unit in units]
-        joined = frames[0]
-        for frame in frames[1:]:
-            joined = joined.union(frame)
-        joined.write.format("noop").mode("overwrite").save()
-        return {"seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used}
-    report = backfill.run(tables, units, options, bronze_only=what == "bronze", attempts=1)
+    report = backfill.run(tables, units, {"cacheDir": str(cache_dir)}, attempts=1)
     assert not report.failed, report.failed
     seconds, used = time.perf_counter() - began, cpu_seconds() - used
     sizes = [size(tables, name)._asdict() for name in existing(tables)]
     return {"events": report.events, "seconds": seconds, "cpu": used, "sizes": sizes}
+
+
+SOAK_EVENTS: Final = 500
+"""Of a batch: what a few busy symbols send in five seconds."""
+DAY_TYPES: Final = ("trade", "book_change", "book_snapshot_5_1s")
+
+
+def spark_day(messages: int, memory: str, tables_dir: Path) -> dict[str, Any]:
+    """Backfill one day of one exchange, Bronze and Silver, and watch what it takes."""
+    workload = WORKLOADS[0]
+    cache_dir = generate(workload, DIRECTORY, count=1440, messages=messages)
+    spark = session(master="local[2]", settings={"spark.driver.memory": memory})
+    tardis.register(spark)
+    tables = Tables(spark, str(tables_dir))
+    ended, taken = threading.Event(), []
+
+    def watch() -> None:
+        while not ended.wait(2):
+            taken.append((time.perf_counter(), *resident()))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    began, used = time.perf_counter(), cpu_seconds()
+    try:
+        units = plan(replays(1440, [workload], DAY_TYPES))
+        report = backfill.run(tables, units, {"cacheDir": str(cache_dir)}, attempts=1)
+    finally:
+        ended.set()
+        watching.join()
+    assert not report.failed, report.failed
+    seconds = time.perf_counter() - began
+    quarters = [
+        [max(each[column] for each in part) for column in (1, 2)]
+        for quarter in range(4)
+        if (part := [each for each in taken if int((each[0] - began) / seconds * 4) == quarter])
+    ]
+    return {
+        "events": report.events,
+        "seconds": seconds,
+        "cpu": cpu_seconds() - used,
+        "quarters": quarters,
+        "sizes": [size(tables, name)._asdict() for name in existing(tables)],
+    }
+
+
+def resident() -> tuple[int, int]:
+    """Measure the memory of the JVM, and of its largest Python worker."""
+    jvm = python = 0
+    own = os.getsid(0)
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, fields = status.read_text().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            continue
+        parts = fields.split()
+        if int(parts[3]) != own or int(status.parent.name) == os.getpid():
+            continue
+        size = int(parts[21]) * os.sysconf("SC_PAGE_SIZE")
+        if name == "java":
+            jvm = max(jvm, size)
+        else:
+            python = max(python, size)
+    return jvm, python
 
 
 def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -> dict[str, float]:
@@ -167,92 +237,171 @@ def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -
                 skip_lost=False,
             )
             began, used = time.perf_counter(), cpu_seconds()
-            stream.wait(stream.start(tables, rows, str(tables_dir / "checkpoint"), once=True))
+            streaming.wait(streaming.start(tables, rows, str(tables_dir / "checkpoint"), once=True))
             seconds = time.perf_counter() - began
             return {"events": sent, "seconds": seconds, "cpu": cpu_seconds() - used}
         finally:
             broker.kill()
 
 
-def apart(**task: object) -> dict[str, Any]:
-    """Measure one thing in a process of its own."""
+def spark_soak(batches: int, tables_dir: Path) -> dict[str, Any]:
+    """Write many small batches of one day, as a stream does, and time each."""
+    workload = WORKLOADS[0]
+    cache_dir = generate(workload, DIRECTORY, count=60, messages=1_200_000)
+    [option] = replays(60, [workload])
+    encoder, values = Encoder(Context(origin=Origin.REALTIME)), []
+    with (
+        History(cache_dir=cache_dir) as history,
+        replay_normalized_many([option], history=history) as replay,
+    ):
+        position = 0
+        for batch in replay.batches():
+            values += encoder.encode_lines(batch.data, position).values()
+            position += batch.count
+            if len(values) >= batches * SOAK_EVENTS:
+                break
+    spark = session(master="local[2]")
+    tables = Tables(spark, str(tables_dir))
+    began, used, seconds = time.perf_counter(), cpu_seconds(), []
+    for number in range(batches):
+        own = values[number * SOAK_EVENTS : (number + 1) * SOAK_EVENTS]
+        rows = [("soak", "soak", 0, number, None, None, None, value) for value in own]
+        records = spark.createDataFrame(rows, schema_of(RECORD))
+        started = time.perf_counter()
+        write_batch(tables, records, Commit("soak", number), may_repeat=False)
+        seconds.append(time.perf_counter() - started)
+        if (number + 1) % 100 == 0:
+            last = sorted(seconds[-100:])
+            files = {name: size(tables, name).files for name in existing(tables)}
+            print(f"{number + 1}: median {last[50]:.2f} s, {files}", file=sys.stderr, flush=True)
+    return {
+        "events": batches * SOAK_EVENTS,
+        "seconds": time.perf_counter() - began,
+        "cpu": cpu_seconds() - used,
+        "medians": [
+            sorted(part)[len(part) // 2]
+            for part in (
+                seconds[at : at + batches // 10] for at in range(0, batches, batches // 10)
+            )
+        ],
+        "sizes": [size(tables, name)._asdict() for name in existing(tables)],
+    }
+
+
+def apart(cores: int, **task: object) -> dict[str, Any]:
+    """Measure one thing in a process of its own, on as many processors as it may use."""
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.lake", "--task", json.dumps(task)],
+        [sys.executable, "-m", "benchmarks.lake", "--task", json.dumps({**task, "cores": cores})],
         check=False,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, allowed),
     )
     if done.returncode:
-        sys.exit(f"{task} failed:\n{done.stderr}")
+        sys.exit(f"{task} failed")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def run(task: Mapping[str, Any], cache_dir: Path, minutes: int, events: int) -> dict[str, Any]:
-    what = task["what"]
-    if what in {"replay", "encode"}:
-        return library(cache_dir, minutes, encode=what == "encode")
+def run(task: Mapping[str, Any]) -> dict[str, Any]:
+    what, minutes = task["what"], task["minutes"]
     folder = Path(tempfile.mkdtemp(prefix="lake-"))
     try:
+        if what == "day":
+            return spark_day(task["messages"], task["memory"], folder)
+        if what == "soak":
+            return spark_soak(task["batches"], folder)
+        cache_dir = cache(minutes, task["messages"])
+        if what in {"replay", "encode"}:
+            return library(cache_dir, minutes, encode=what == "encode")
         if what == "stream":
-            return spark_stream(cache_dir, minutes, events, folder)
+            return spark_stream(cache_dir, minutes, task["events"], folder)
         return spark_backfill(cache_dir, minutes, task["cores"], folder, what=what)
     finally:
         shutil.rmtree(folder)
 
 
-def report(cache_dir: Path, minutes: int, messages: int, events: int) -> None:
-    common = {"minutes": minutes, "messages": messages, "events": events}
-    rates: dict[str, float] = {}
+class Report:
+    """Measures one thing after the other and prints each."""
 
-    def measure(name: str, **task: object) -> dict[str, Any]:
+    def __init__(self, **common: object) -> None:
+        self._common = common
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def measure(self, name: str, cores: int, **task: object) -> dict[str, Any]:
         before = os.getloadavg()[0]
-        found = apart(**common, **task)
-        count = found.setdefault("events", rates.get("count", 0))
-        rates[name] = count / found["seconds"]
-        rates.setdefault("count", count)
+        found = self.found[name] = apart(cores, **self._common, **task)
+        count = found["events"]
+        rate, each = count / found["seconds"], found["cpu"] / max(count, 1) * 1e6
+        rates = f"{rate:>10,.0f} events/s {each:>7.1f} µs each" if count else ""
         print(
-            f"{name:<34}{count:>12,} events {found['seconds']:>8.1f} s "
-            f"{rates[name]:>10,.0f} events/s {found['cpu'] / count * 1e6:>7.1f} µs CPU each   "
-            f"(load before: {before:.1f})",
+            f"{name:<34}{count:>12,} events {found['seconds']:>8.1f} s {found['cpu']:>8.1f} s CPU "
+            f"{rates}   (load before: {before:.1f})",
             flush=True,
         )
         return found
 
-    measure("library, replay", what="replay")
-    measure("library, replay + encode", what="encode")
-    for what in ("source", "bronze", "silver"):
-        for cores in (1, 2):
-            found = measure(f"spark, {what}, {cores} core(s)", what=what, cores=cores)
-        gain = rates[f"spark, {what}, 2 core(s)"] / rates[f"spark, {what}, 1 core(s)"]
-        beside = rates["library, replay + encode"] / rates[f"spark, {what}, 1 core(s)"] - 1
-        print(
-            f"  2 cores / 1 core: {gain:.2f} ×; beside replay + encode: {beside:+.0%} time a core"
-        )
-    measure("kafka to silver, 2 cores", what="stream")
+
+def hour(minutes: int, messages: int, events: int) -> None:
+    report = Report(minutes=minutes, messages=messages, events=events)
+    cache_dir = cache(minutes, messages)
+    report.measure("library, replay", 1, what="replay")
+    report.measure("library, replay + encode", 1, what="encode")
+    report.measure("spark, start", 2, what="start")
+    report.measure("spark, one minute of each", 2, what="fixed")
+    for what in ("silver", "bronze", "both"):
+        one, two = (report.measure(f"spark, {what}, {n} core(s)", n, what=what) for n in (1, 2))
+        print(f"  2 cores / 1 core: {one['seconds'] / two['seconds']:.2f} ×")
+    report.measure("kafka to silver, 2 cores", 2, what="stream")
     raw = sum(path.stat().st_size for path in cache_dir.glob("feeds/*/*/**/*.json.*"))
-    count = rates["count"]
-    print(f"raw, compressed slices: {raw / 2 / count:.0f} bytes/event")
+    print(f"raw, compressed slices: {raw / 2 / two['events']:.0f} bytes/event")
+    show_sizes(two)
+
+
+def day(messages: int, memory: str) -> None:
+    report = Report(minutes=1440, messages=messages, memory=memory)
+    found = report.measure(f"a day, 2 cores, {memory}", 2, what="day")
+    for number, (jvm, python) in enumerate(found["quarters"], 1):
+        print(f"  quarter {number}: JVM {jvm >> 20:,} MB, largest worker {python >> 20:,} MB")
+    show_sizes(found)
+
+
+def soak(batches: int) -> None:
+    report = Report(minutes=60, batches=batches)
+    found = report.measure(f"{batches} batches, 2 cores", 2, what="soak")
+    print("  median seconds of each tenth:", *(f"{each:.2f}" for each in found["medians"]))
+    show_sizes(found)
+
+
+def show_sizes(found: Mapping[str, Any]) -> None:
     for each in found["sizes"]:
         if each["rows"] and each["name"] != "backfills":
-            print(f"{each['name']}: {each['bytes'] / each['rows']:.0f} bytes/event")
+            print(
+                f"{each['name']}: {each['rows']:,} rows, {each['files']:,} files, "
+                f"{each['bytes'] / each['rows']:.1f} bytes/row"
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=1_200_000)
+    parser.add_argument("--messages", type=int)
     parser.add_argument("--minutes", type=int, default=60)
     parser.add_argument("--events", type=int, default=400_000, help="to stream through Kafka")
+    parser.add_argument("--day", action="store_true", help="one day of one exchange")
+    parser.add_argument("--memory", default="2g", help="of Spark's driver, for --day")
+    parser.add_argument("--soak", type=int, metavar="BATCHES", help="small batches, one by one")
     parser.add_argument("--task", help="one measurement, as JSON; for itself")
     given = parser.parse_args()
     if given.task:
-        task = json.loads(given.task)
-        cache_dir = cache(task["minutes"], task["messages"])
-        print(json.dumps(run(task, cache_dir, task["minutes"], task["events"])))
-        return
-    cache_dir = cache(given.minutes, given.messages)
-    report(cache_dir, given.minutes, given.messages, given.events)
+        print(json.dumps(run(json.loads(given.task))))
+    elif given.soak:
+        soak(given.soak)
+    elif given.day:
+        day(given.messages or 30_000_000, given.memory)
+    else:
+        hour(given.minutes, given.messages or 1_200_000, given.events)
 
 
 if __name__ == "__main__":

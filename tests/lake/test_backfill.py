@@ -1,125 +1,312 @@
 """Days of history into the tables."""
 
-from datetime import UTC, datetime
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
-from tardis_machine.lake import backfill
-from tardis_machine.lake.backfill import Done, Unit, plan
+from tardis_machine.bronze import Context, Encoder, Event, Origin
+from tardis_machine.history import History
+from tardis_machine.lake import backfill, manifest
+from tardis_machine.lake.batches import Commit, write_batch
 from tardis_machine.lake.rebuild import rebuild
-from tardis_machine.lake.tables import EVENTS, SILVER, Tables
+from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Tables
+from tardis_machine.lake.units import BRONZE, LAYERS, Unit, case_of, plan
+from tardis_machine.lake.verify import units, verify
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replay import replay_normalized_many
+from tardis_machine.sample import SAMPLE
+from tests.lake.conftest import records
+from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 
-DAY = 86_400_000_000
-START = 1_709_251_200_000_000
-MINUTE = 60_000_000
-SAMPLE = {"sampleData": "true"}
+SAMPLED = {"sampleData": "true"}
+TYPES = ("trade", "book_snapshot_5_1s", "trade_bar_10s")
 
 
 def replay(
     *data_types: str,
-    symbols: tuple[str, ...] | None = None,
-    end: int = START + DAY,
+    minutes: tuple[int, int] = (0, 2),
     exchange: str = "bitmex",
+    symbols: tuple[str, ...] | None = None,
 ) -> ReplayNormalizedOptions:
     return ReplayNormalizedOptions(
-        exchange=exchange, from_=START, to=end, data_types=data_types, symbols=symbols
+        exchange=exchange,
+        from_=START_US + minutes[0] * MINUTE_US,
+        to=START_US + minutes[1] * MINUTE_US,
+        data_types=data_types or TYPES,
+        symbols=symbols,
+        with_disconnect_messages=True,
     )
 
 
-def test_days_are_units() -> None:
-    units = plan([replay("trade", end=START + DAY + MINUTE)])
-    assert [(unit.day, unit.end - unit.start) for unit in units] == [
-        ("2024-03-01", DAY),
-        ("2024-03-02", MINUTE),
-    ]
+def run(
+    tables: Tables, *replays: ReplayNormalizedOptions, source: dict[str, str] = SAMPLED, **more: Any
+) -> backfill.Report:
+    """Do what is left of these replays."""
+    done = manifest.finished(tables)
+    planned = plan(replays, done, layers=more.pop("layers", LAYERS), force=more.pop("force", False))
+    report = backfill.run(tables, planned, source, attempts=1, **more)
+    assert not report.failed, report.failed
+    return report
 
 
-def test_the_same_request_has_the_same_id() -> None:
-    [first] = plan([replay("trade", "quote", symbols=("A", "B"))])
-    [second] = plan([replay("quote", "trade", symbols=("B", "A", "A"))])
-    assert first.id == second.id
-    [third] = plan([replay("trade", symbols=("A",))])
-    assert third.id != first.id
+def events_of(*replays: ReplayNormalizedOptions, history: History) -> list[Event]:
+    """Give what the server would have sent, encoded."""
+    found: list[Event] = []
+    for each in replays:
+        encoder, position = Encoder(Context(origin=Origin.REPLAY)), 0
+        with replay_normalized_many([each], history=history) as replayed:
+            for batch in replayed.batches():
+                found += encoder.encode_lines(batch.data, position).events()
+                position += batch.count
+    return found
 
 
-def test_only_what_is_missing_is_planned() -> None:
-    def left(*done: Done, symbols: tuple[str, ...] | None = ("A", "B")) -> list[Unit]:
-        return plan([replay("trade", "quote", symbols=symbols)], done)
-
-    def line(data_type: str, symbols: tuple[str, ...] | None, part: float = 1) -> Done:
-        return Done("bitmex", START, START + int(DAY * part), data_type, symbols)
-
-    assert left(line("trade", ("A", "B")), line("quote", ("B", "A", "C"))) == []
-    assert left(line("trade", None), line("quote", None)) == []
-    [unit] = left(line("trade", ("A", "B")))
-    assert (unit.data_types, unit.symbols) == (("quote",), ("A", "B"))
-    missing = {unit.data_types: unit.symbols for unit in left(line("trade", ("A",)))}
-    assert missing == {("trade",): ("B",), ("quote",): ("A", "B")}
-    # Half a day is not a day, two halves are.
-    assert len(left(line("trade", None, 0.5), line("quote", None))) == 1
-    second = Done("bitmex", START + DAY // 2, START + DAY, "trade", None)
-    assert left(line("trade", None, 0.5), second, line("quote", None)) == []
-    # Some symbols are not all.
-    assert len(left(line("trade", ("A", "B")), line("quote", None), symbols=None)) == 1
+def ids(tables: Tables, case: str) -> list[str]:
+    return sorted(row.event_id for row in tables.read(SILVER[case]).select("event_id").collect())
 
 
-def test_a_backfill_is_done_once_and_a_failing_day_stops_no_other(
+def test_every_row_is_there_once_however_the_range_was_cut(
     spark: SparkSession, tables: Tables
 ) -> None:
-    end = START + 2 * MINUTE
-    wanted = [
-        replay("trade", "book_change", end=end),
-        replay("trade", "book_change", end=end, exchange="deribit"),
-        # The sample data does not have this one.
-        ReplayNormalizedOptions(
-            exchange="bitmex", from_=START + DAY, to=START + DAY + MINUTE, data_types=("trade",)
-        ),
-    ]
+    # Parts in any order, and one that overlaps, later; deribit has a disconnect.
+    run(tables, *(replay(minutes=cut, exchange="deribit") for cut in ((1, 3), (0, 1))))
+    run(tables, replay(minutes=(2, 5), exchange="deribit"))
+    assert run(tables, replay(minutes=(2, 5), exchange="deribit")).finished == []
+    whole = replay(minutes=(0, 5), exchange="deribit")
+    with History(source=SAMPLE) as history:
+        expected = events_of(whole, history=history)
+    for case in (*(case_of(each) for each in TYPES), "disconnect"):
+        own = [event.event_id for event in expected if event.payload_case == case]
+        assert ids(tables, case) == sorted(own), case
+        assert own
+    # Bronze has each once as well, as it was sent.
+    bronze = tables.read(EVENTS).select("event_id", "data_type", "value").collect()
+    assert sorted(row.event_id for row in bronze) == sorted(event.event_id for event in expected)
+    # The manifest's counts are each type's own.
+    lines = tables.read(MANIFEST).groupBy("layer", "data_type").agg(f.sum("events")).collect()
+    counted = {(layer, name): count for layer, name, count in lines}
+    for data_type in (*TYPES, "disconnect"):
+        own_count = sum(event.data_type == data_type for event in expected)
+        assert counted["bronze", data_type] == counted["silver", data_type] == own_count
+    before = ids(tables, "trade")
+    rebuild(tables)
+    assert ids(tables, "trade") == before
+
+
+def test_a_failing_day_stops_no_other_and_is_left_to_do(
+    spark: SparkSession, tables: Tables
+) -> None:
+    tomorrow = ReplayNormalizedOptions(
+        exchange="bitmex",
+        from_=START_US + DAY_US,
+        to=START_US + DAY_US + MINUTE_US,
+        data_types=("trade",),
+    )
+    wanted = [replay("trade", minutes=(0, 1)), tomorrow]
     seen: list[int] = []
     report = backfill.run(
         tables,
         plan(wanted),
-        SAMPLE,
+        SAMPLED,
         attempts=2,
         wait_s=0,
         report=lambda progress: seen.append(progress.done),
     )
-    assert {unit.exchange for unit in report.finished} == {"bitmex", "deribit"}
     [failed] = report.failed
-    assert (failed.unit.day, "sample data has" in failed.error) == ("2024-03-02", True)
-    assert seen == [1, 2, 3]
+    assert (failed.unit.day_text, "sample data has" in failed.error) == ("2024-03-02", True)
+    assert seen == [1, 2]
+    assert report.events == tables.read(SILVER["trade"]).count() > 0
+    left = plan(wanted, manifest.finished(tables))
+    assert [unit.day_text for unit in left] == ["2024-03-02"]
 
-    expected = [
-        message
-        for exchange in ("bitmex", "deribit")
-        for message in replay_normalized(
-            exchange=exchange,
-            from_=datetime.fromtimestamp(START // 10**6, UTC),
-            to=datetime.fromtimestamp(end // 10**6, UTC),
-            data_types=["trade", "book_change"],
-            with_disconnect_messages=True,
-            sample=True,
-        )
+
+def test_trades_without_ids_of_their_own_are_all_there(
+    spark: SparkSession, tables: Tables, tmp_path: Path
+) -> None:
+    zeros = "00000000-0000-0000-0000-000000000000"
+    same: list[tuple[float, int, str | None]] = [
+        (1, 1, zeros),
+        (1, 1, zeros),
+        (2, 1, ""),
+        (3, 1, None),
     ]
-    assert report.events == len(expected) == tables.read(EVENTS).count()
-    sizes = {case: tables.read(SILVER[case]).count() for case in ("trade", "bookChange")}
-    assert sum(sizes.values()) == len(
-        [m for m in expected if m.__struct_config__.tag in {"trade", "book_change"}]
+    cache = write_day(tmp_path / "cache", {0: trades(5, same) + trades(5, same)})
+    report = run(
+        tables,
+        replay("trade", "book_change", minutes=(0, 1)),
+        source={"cacheDir": str(cache)},
+    )
+    assert report.events == 8
+    rows = tables.read(SILVER["trade"])
+    assert rows.count() == rows.select("event_id").distinct().count() == 8
+
+
+def test_bronze_first_leaves_silver_to_do(spark: SparkSession, tables: Tables) -> None:
+    wanted = replay("trade", "trade_bar_10s", minutes=(0, 1))
+    first = run(tables, wanted, layers=(BRONZE,))
+    assert not tables.exists(SILVER["trade"])
+    second = run(tables, wanted)
+    assert [unit.layers for unit in second.finished] == [("silver",)]
+    assert first.events == second.events == tables.read(EVENTS).count()
+    assert tables.read(SILVER["trade"]).count() > 0
+
+
+def test_force_replaces_what_a_mistake_left_and_verify_finds_it(
+    spark: SparkSession, tables: Tables, tmp_path: Path
+) -> None:
+    malformed = line(MINUTE_US + 5, {"table": "trade", "action": "insert", "data": [7]})
+    wrong = {0: trade(1, 100) + trade(2, 5), 1: trade(MINUTE_US, 7) + malformed}
+    right = {0: trade(1, 1), 1: trade(MINUTE_US, 7), 2: book(2 * MINUTE_US, "partial", 1, 1)}
+    source = {"cacheDir": str(write_day(tmp_path / "wrong", wrong))}
+    mended = {"cacheDir": str(write_day(tmp_path / "right", right))}
+    wanted = replay("trade", "book_change", minutes=(0, 3))
+    report = run(tables, wanted, source=source)
+    assert report.rejected == 1
+    [bad] = tables.read(QUARANTINE).collect()
+    assert (bad.stage, bytes(bad.value)) == ("normalize", malformed.rstrip())
+    lines = tables.read(MANIFEST).where("data_type = 'malformed'").collect()
+    assert [(row.events, row.rejected) for row in lines] == [(0, 1)]
+    # What a live server took of the same time is not a replay's to replace.
+    live = Encoder(Context(origin=Origin.REALTIME))
+    message = (
+        b'{"type":"trade","symbol":"XBTUSD","exchange":"bitmex","id":"L","price":9,"amount":1,'
+        b'"side":"buy","timestamp":"2024-03-01T00:00:30.000Z",'
+        b'"localTimestamp":"2024-03-01T00:00:30.000001Z"}\n'
+    )
+    [event] = live.encode_lines(message).events()
+    write_batch(tables, records(spark, [event.value]), Commit("stream/live", 0))
+
+    finished = manifest.finished(tables)
+    assert verify(tables, units(finished), source) == []
+    differences = {each.data_type: each for each in verify(tables, units(finished), mended)}
+    assert set(differences) == {"trade", "book_change"}
+    assert (differences["trade"].held.rows, differences["trade"].expected.rows) == (3, 2)
+    assert differences["trade"].command == (
+        "tardis-machine lake backfill --force --exchange bitmex --types trade "
+        "--from 2024-03-01T00:00 --to 2024-03-01T00:03"
     )
 
-    # Again: only the day that failed is left to do.
-    left = plan(wanted, backfill.manifest(tables))
-    assert [unit.day for unit in left] == ["2024-03-02"]
-    # With another range, which overlaps: Silver stays as it is where it was complete.
-    overlapping = plan([replay("trade", end=START + 3 * MINUTE)], backfill.manifest(tables))
-    backfill.run(tables, overlapping, SAMPLE)
-    trades = tables.read(SILVER["trade"])
-    inside = trades.where((trades.exchange == "bitmex") & (trades.local_ts < "2024-03-01 00:02:00"))
-    own = [m for m in expected if m.__struct_config__.tag == "trade" and m.exchange == "bitmex"]
-    assert inside.count() == len(own)
+    assert run(tables, wanted, source=mended).finished == []
+    [unit] = run(tables, wanted, source=mended, force=True).finished
+    assert unit.generation == 1
+    prices = {(row.price, row.origin) for row in tables.read(SILVER["trade"]).collect()}
+    assert prices == {(1, "replay"), (7, "replay"), (9, "realtime")}
+    bronze = tables.read(EVENTS).where("bus = 'tardis'")
+    assert bronze.count() == 3
+    assert tables.read(QUARANTINE).count() == 0
+    assert verify(tables, units(manifest.finished(tables)), mended) == []
+    # One table, one commit: nobody saw it without either.
+    history = spark.sql(f"DESCRIBE HISTORY {tables.name(SILVER['trade'])}").orderBy("version")
+    assert [row.operation for row in history.collect()][-1] == "WRITE"
 
-    before = trades.count()
-    rebuild(tables)
-    assert tables.read(SILVER["trade"]).count() == before
+
+def test_buckets_of_symbols_bring_the_same_rows(spark: SparkSession, tables: Tables) -> None:
+    symbols = ("ETHUSD", "XBTUSD")
+    wanted = replay("trade", "quote", minutes=(0, 1), symbols=symbols)
+    run(tables, wanted, buckets=2)
+    with History(source=SAMPLE) as history:
+        expected = events_of(wanted, history=history)
+    for case in ("trade", "quote"):
+        assert ids(tables, case) == sorted(e.event_id for e in expected if e.payload_case == case)
+    held = tables.read(EVENTS)
+    assert {row[0] for row in held.select("partition").distinct().collect()} == {0, 1}
+    assert {row[0] for row in held.select("symbol").distinct().collect()} == set(symbols)
+
+
+def test_a_long_day_is_brought_in_with_little_memory(
+    spark: SparkSession, tables: Tables, tmp_path: Path
+) -> None:
+    assert spark.conf.get("spark.driver.memory") == "1g"
+    per_line, per_minute = 40, 15
+    minutes = {
+        minute: b"".join(
+            trades(
+                minute * MINUTE_US + second * 1_000_000,
+                [
+                    (minute + number / 8, second + 1, f"{minute}-{second}-{number}")
+                    for number in range(per_line)
+                ],
+            )
+            for second in range(per_minute)
+        )
+        for minute in range(1440)
+    }
+    cache = write_day(tmp_path / "cache", minutes)
+    wanted = replay("trade", "book_change", minutes=(0, 1440))
+    report = run(tables, wanted, source={"cacheDir": str(cache)})
+    count = 1440 * per_minute * per_line
+    assert report.events == count
+    assert tables.read(SILVER["trade"]).count() == tables.read(EVENTS).count() == count
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("where", ["bronze/events", "silver/trades", "bronze/backfills"])
+def test_killed_between_any_two_tables_nothing_is_lost_or_twice(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    wanted = replay("trade", "trade_bar_10s", minutes=(0, 1))
+
+    def before(name: str) -> None:
+        original: Callable[..., Any] = getattr(Tables, name)
+
+        def killed(self: Tables, rows: Any, table: Any, *more: Any) -> Any:
+            if table.path == where:
+                raise Killed
+            return original(self, rows, table, *more)
+
+        monkeypatch.setattr(Tables, name, killed)
+
+    for name in ("append_once", "insert_new", "replace"):
+        before(name)
+    [unit] = plan([wanted])
+    with pytest.raises(Killed):
+        backfill.UnitWriter(tables, unit, SAMPLED).write()
+    assert not tables.exists(MANIFEST)
+    written = {table.path for table in (EVENTS, SILVER["trade"]) if tables.exists(table)}
+    assert where not in written
+    monkeypatch.undo()
+    run(tables, wanted)
+    with History(source=SAMPLE) as history:
+        expected = events_of(wanted, history=history)
+    assert tables.read(EVENTS).count() == len(expected)
+    for case in ("trade", "tradeBar"):
+        assert ids(tables, case) == sorted(e.event_id for e in expected if e.payload_case == case)
+
+
+def test_an_interrupted_backfill_takes_back_what_is_queued(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Unit] = []
+    three = threading.Event()
+
+    def write(self: backfill.UnitWriter) -> manifest.Counts:
+        begun.append(self._unit)
+        if len(begun) == 3:
+            three.set()
+        if len(begun) <= 1:
+            return {}
+        three.wait(60)
+        spark.range(10**12).selectExpr("sum(sqrt(id))").collect()  # longer than anyone waits
+        return {}
+
+    def interrupted(_: backfill.Progress) -> None:
+        assert three.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backfill.UnitWriter, "write", write)
+    wanted = [
+        ReplayNormalizedOptions(
+            exchange="bitmex", from_=START_US, to=START_US + 50 * DAY_US, data_types=("trade",)
+        )
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        backfill.run(tables, plan(wanted), SAMPLED, report=interrupted)
+    assert len(begun) == 3

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import Context, Encoder
-from tardis_machine.lake.decode import PAYLOADS, envelopes, payloads
+from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, payloads
 from tardis_machine.lake.silver import TABLES
 from tests.lake.events import book_change, trade
 from tests.proto.lines import LINES
@@ -98,3 +98,12 @@ def test_a_bar_without_volume_has_no_average() -> None:
     defects: dict[int, str] = {}
     assert vwap.read(fields, defects).to_pylist() == [Decimal("1.25"), None]
     assert defects == {}
+
+
+def test_every_payload_case_names_its_data_type() -> None:
+    bar = pb.TradeBar(name="trade_bar_10s", open_str="1").SerializeToString()
+    assert data_types("tradeBar", binary(bar)).to_pylist() == ["trade_bar_10s"]
+    quote = pb.Quote(name="quote", bid_price_str="1").SerializeToString()
+    assert data_types("quote", binary(quote, quote)).to_pylist() == ["quote", "quote"]
+    assert data_types("bookChange", binary(b"", b"")).to_pylist() == ["book_change"] * 2
+    assert {len(data_types(case, binary(b""))) for case in PAYLOADS} == {1}

@@ -11,18 +11,20 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from tardis_machine.bronze.decoder import decode
 from tardis_machine.cli.lake import main
-from tardis_machine.lake import stream
+from tardis_machine.config import ConfigError
+from tardis_machine.lake import streaming
 from tardis_machine.lake.sources import kafka as kafka_source
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 from tardis_machine.messages import (
     BookChange,
     DerivativeTicker,
     Message,
+    Time,
     Trade,
     TradeBar,
     decode_lines,
@@ -30,8 +32,8 @@ from tardis_machine.messages import (
 )
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tests.cli.conftest import environment
-from tests.lake.conftest import SMALL
-from tests.lake.test_stream import produce
+from tests.lake.conftest import SMALL, ZONE
+from tests.lake.test_streaming import produce
 from tests.publish.machines import Machine, wait_until
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_ports
@@ -42,16 +44,32 @@ REPLAY = {
     "to": "2024-03-01T00:02",
     "dataTypes": ["trade", "book_change", "derivative_ticker", "trade_bar_10s"],
 }
+STOPS_BEFORE_SILVER = """
+import sys, time
+from pathlib import Path
+from tardis_machine.cli import main
+from tardis_machine.lake import batches
+write_silver, calls = batches.write_silver, []
+def stop_at_the_second(*arguments):
+    calls.append(arguments)
+    if len(calls) == 2:
+        Path(sys.argv[1]).touch()
+        time.sleep(600)
+    return write_silver(*arguments)
+batches.write_silver = stop_at_the_second
+sys.exit(main(["lake", *sys.argv[2:]]))
+"""
+"""The command, but for a pause in the middle of the second batch."""
 
 
-def launch(*arguments: str) -> subprocess.Popen[str]:
+def launch(*command: str | Path) -> subprocess.Popen[str]:
     settings = ",".join(f"{name}={value}" for name, value in SMALL.items())
     return subprocess.Popen(
-        [Path(sys.executable).with_name("tardis-machine"), "lake", *arguments, "--spark", settings],
+        [*command, "--spark", settings],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(TM_PARTS_DIR=os.environ["TM_PARTS_DIR"]),
+        env=environment(TM_PARTS_DIR=os.environ["TM_PARTS_DIR"], TZ=ZONE),
         start_new_session=True,
     )
 
@@ -74,22 +92,28 @@ def test_what_the_server_sends_is_in_the_tables_after_a_kill(
     batch = len(expected) // 3
 
     # Killed in the middle of the second batch: Bronze has it, Silver does not.
+    reached = tmp_path / "reached"
     job = launch(
+        *(sys.executable, "-c", STOPS_BEFORE_SILVER, reached),
         *("stream", "--from-bus", "kafka", *flags, "--to-tables", tables.root),
         *("--max-events-per-batch", str(batch), "--interval-s", "0"),
     )
-    second = Path(tables.path(EVENTS), "_delta_log", f"{2:020}.json")
-    wait_until(lambda: second.exists() or job.poll() is not None, "the second batch")
+    wait_until(
+        lambda: reached.exists() or job.poll() is not None, "the second batch", patience_s=800
+    )
     os.killpg(job.pid, signal.SIGKILL)
     said, _ = job.communicate()
-    assert second.exists(), said
+    assert reached.exists(), said
+    in_bronze = tables.read(EVENTS).select("event_id").distinct().count()
+    in_silver = sum(tables.read(table).count() for table in SILVER.values() if tables.exists(table))
+    assert 0 < in_silver < in_bronze
 
     config = KafkaConfig(brokers=(kafka.address,), topic=topic)
     rows = kafka_source.stream(
         tables.spark, config, starting="earliest", max_events=10**6, skip_lost=False
     )
-    checkpoint = stream.default_checkpoint(tables.root, "kafka")
-    stream.wait(stream.start(tables, rows, checkpoint, once=True))
+    checkpoint = streaming.default_checkpoint(tables.root, "kafka")
+    streaming.wait(streaming.start(tables, rows, checkpoint, once=True))
 
     events = tables.read(EVENTS)
     assert events.count() == 2 * len(expected)
@@ -108,41 +132,85 @@ def test_what_the_server_sends_is_in_the_tables_after_a_kill(
         ("derivativeTicker", DerivativeTicker),
         ("tradeBar", TradeBar),
     ):
-        held = tables.read(SILVER[case]).orderBy("position").collect()
+        held = numbered(tables.read(SILVER[case])).orderBy("position").collect()
         messages = [message for message in expected if isinstance(message, kind)]
         assert len(held) == len(messages) > 0
         for row, message in zip(held, messages, strict=True):
             assert_same(row, message)
 
 
-def assert_same(row: Any, message: Message) -> None:
-    """Compare each value of a message with its column."""
-    names = {"id": "trade_id", "trades": "trade_count"}
+COLUMNS = {
+    "id": "trade_id",
+    "trades": "trade_count",
+    "timestamp": "event_ts",
+    "local_timestamp": "local_ts",
+    "funding_timestamp": "funding_ts",
+    "open_timestamp": "open_ts",
+    "close_timestamp": "close_ts",
+}
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    """Give times as microseconds: a datetime would arrive in the zone of this machine."""
+    return rows.select(
+        *(
+            f.unix_micros(name).alias(name) if kind == "timestamp" else f.col(name)
+            for name, kind in rows.dtypes
+        )
+    )
+
+
+def assert_same(row: Row, message: Message) -> None:
+    """Compare every value of a message, times and texts among them, with its column."""
     for name in message.__struct_fields__:
-        value = getattr(message, name)
-        column = names.get(name, name)
-        if column not in row or (isinstance(value, str) and "T" in value):
-            continue
-        held = row[column]
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            assert held == Decimal(repr(value)), name
-        elif name in {"bids", "asks"}:
+        value, held = getattr(message, name), row[COLUMNS.get(name, name)]
+        if name in {"bids", "asks"}:
             assert [(level.price, level.amount) for level in held] == [
-                (Decimal(repr(level.price)), Decimal(repr(level.amount))) for level in value
+                (exact(level.price), exact(level.amount)) for level in value
             ]
-        elif isinstance(value, str | bool):
-            assert held == value, name
         else:
-            assert held is None, name
+            assert held == exact(value), name
+
+
+def exact(value: Any) -> Any:
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def test_comparing_a_row_finds_any_difference() -> None:
+    message = Trade(
+        symbol="XBTUSD",
+        exchange="bitmex",
+        id="T-1",
+        price=1.5,
+        amount=2.0,
+        side="buy",
+        timestamp=Time(1_709_251_200_000_000),
+        local_timestamp=Time(1_709_251_200_000_001),
+    )
+    right = {
+        "symbol": "XBTUSD",
+        "exchange": "bitmex",
+        "trade_id": "T-1",
+        "price": Decimal("1.5"),
+        "amount": Decimal(2),
+        "side": "buy",
+        "event_ts": 1_709_251_200_000_000,
+        "local_ts": 1_709_251_200_000_001,
+    }
+    assert_same(Row(**right), message)
+    for name in right:
+        with pytest.raises(AssertionError):
+            assert_same(Row(**{**right, name: None}), message)
 
 
 def test_a_cluster_of_processes_backfills(spark: SparkSession, tables: Tables) -> None:
     job = launch(
-        *("backfill", "--sample-data", "--exchange", "bitmex,deribit", "--types", "trade"),
+        *(Path(sys.executable).with_name("tardis-machine"), "lake", "backfill"),
+        *("--sample-data", "--exchange", "bitmex,deribit", "--types", "trade"),
         *("--from", "2024-03-01", "--to", "2024-03-01T00:01", "--to-tables", tables.root),
         *("--master", "local-cluster[2,1,1024]"),
     )
-    said, _ = job.communicate(timeout=240)
+    said, _ = job.communicate(timeout=800)
     assert job.returncode == 0, said
     assert "2/2 days done" in said
     trades = tables.read(SILVER["trade"])
@@ -167,10 +235,29 @@ def test_commands_on_tables_that_are_there(
     assert main(backfill) == 0
     assert "1 of 1 days are there already" in capsys.readouterr().out
     assert main(["silver", "--tables", tables.root]) == 0
+    # Silver was made from Bronze; the manifest's own way to it finds the same rows.
+    in_silver = tables.read(SILVER["trade"]).count()
+    assert main(backfill[:-1]) == 0
+    assert tables.read(SILVER["trade"]).count() == in_silver > 0
+    capsys.readouterr()
+    assert main(["verify", "--tables", tables.root, "--sample-data"]) == 0
+    assert "1 units compared, 0 data types differ" in capsys.readouterr().out
+    tables.delete(SILVER["trade"], "symbol = 'XBTUSD' AND side = 'buy'")
+    assert main(["verify", "--tables", tables.root, "--sample-data"]) == 1
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("redo: tardis-machine lake backfill --force --exchange bitmex")
+    redo = [*said.split()[3:], "--sample-data"]
+    assert main(redo) == 0
+    assert tables.read(SILVER["trade"]).count() == in_silver
+    capsys.readouterr()
+    assert main(["quarantine", "--tables", tables.root]) == 0
+    assert capsys.readouterr().out == "0 records in quarantine\n"
     assert main(["show", "trades", "--tables", tables.root, "--limit", "3"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["event_id", "exchange", "day"]
     assert len(lines) == 3
+    # In UTC, whatever the zone of this machine.
+    assert all("2024-03-01 00:00:" in line for line in lines)
     where = "side = 'bid' AND level = 0"
     arguments = ["show", "book_levels", "--tables", tables.root, "--limit", "2", "--where", where]
     assert main(arguments) == 0
@@ -180,3 +267,7 @@ def test_commands_on_tables_that_are_there(
     sizes = capsys.readouterr().out
     assert f"{events:,} rows" in sizes
     assert "1 files" in sizes
+    with pytest.raises(ConfigError, match=r"--retain-hours.*168"):
+        main(["maintain", "--tables", tables.root, "--vacuum", "--retain-hours", "100"])
+    with pytest.raises(ConfigError, match=r"--force.*--bronze-only"):
+        main([*backfill, "--force"])

@@ -6,9 +6,9 @@ import sys
 import pytest
 from pyspark.sql import SparkSession
 
-from tardis_machine.lake import jars
 from tardis_machine.lake.errors import SessionError
-from tardis_machine.lake.session import LOCAL_SETTINGS, session
+from tardis_machine.lake.session import COORDINATES, LOCAL_SETTINGS, died, jars, session
+from tests.lake.conftest import ZONE
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
@@ -40,6 +40,36 @@ def test_what_a_session_lacks_is_named() -> None:
 
 
 def test_jars_are_declared_exactly() -> None:
-    assert all(len(coordinate.split(":")) == 3 for coordinate in jars.COORDINATES)
-    assert {path.suffix for path in jars.jars()} == {".jar"}
-    assert len(jars.jars()) == len(jars.COORDINATES)
+    assert all(len(coordinate.split(":")) == 3 for coordinate in COORDINATES)
+    assert {path.suffix for path in jars()} == {".jar"}
+    assert len(jars()) == len(COORDINATES)
+
+
+def test_production_settings_are_tested(spark: SparkSession) -> None:
+    for setting in ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"):
+        assert spark.conf.get(setting) == "true"
+    [row] = spark.sql(
+        "SELECT current_timezone(), java_method('java.lang.System', 'getenv', 'TZ')"
+    ).collect()
+    assert tuple(row) == ("UTC", ZONE)
+
+
+def test_a_jvm_that_has_ended_is_named_and_what_to_do_about_it() -> None:
+    program = (
+        "import os, signal\n"
+        "from tardis_machine.lake.session import died, session\n"
+        "spark = session(master='local[1]', settings={'spark.driver.memory': '512m'})\n"
+        "os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)\n"
+        "try:\n"
+        "    spark.range(10).count()\n"
+        "except Exception as error:\n"
+        "    print(died(error))\n"
+        "    os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=600
+    )
+    assert "Spark's JVM has ended, most likely for want of memory" in done.stdout, done.stderr
+    assert "--spark spark.driver.memory=4g" in done.stdout
+    assert died(ValueError("anything else")) is None
+    assert "ran out of memory" in str(died(ValueError("java.lang.OutOfMemoryError: …")))

@@ -7,14 +7,12 @@ import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import silver
-from tardis_machine.lake.decode import PAYLOADS, payloads
+from tardis_machine.lake.decode.envelopes import PAYLOADS
 
 
 def read(case: str, *messages: object) -> list[dict[str, object]]:
     values = pa.array([m.SerializeToString() for m in messages], pa.binary())  # type: ignore[attr-defined]
-    fields = payloads(case, values).columns
-    defects: dict[int, str] = {}
-    columns = {column.name: column.read(fields, defects) for column in silver.TABLES[case].columns}
+    columns, defects = silver.read(case, values)
     for column in silver.TABLES[case].columns:
         assert columns[column.name].type == column.arrow_type, column.name
     assert defects == {}
@@ -90,4 +88,58 @@ def test_a_quote_of_several_levels_is_a_defect() -> None:
     quote = pb.Quote(has_levels=True)
     quote.event_ts.FromSeconds(1)
     values = pa.array([quote.SerializeToString()], pa.binary())
-    assert "other than one level" in silver.defects("quote", values)[0]
+    _, defects = silver.read("quote", values)
+    assert "other than one level" in defects[0]
+
+
+def defect(case: str, message: object) -> str:
+    """Read a bad message between good ones; give its defect."""
+    payload = getattr(pb, case[0].upper() + case[1:])
+    good = payload(price_str="1", qty_str="1") if case == "trade" else payload()
+    good.event_ts.FromSeconds(1)
+    values = [each.SerializeToString() for each in (good, message, good)]  # type: ignore[attr-defined]
+    _, defects = silver.read(case, pa.array(values, pa.binary()))
+    assert list(defects) == [1]
+    return defects[1]
+
+
+def trade(price: str, amount: str) -> pb.Trade:
+    made = pb.Trade(price_str=price, qty_str=amount)
+    made.event_ts.FromSeconds(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("price", "amount", "said"),
+    [
+        ("0.1234567890123456789", "1", "price '0.1234567890123456789' does not fit"),
+        ("1", "123456789012345678901", "amount '123456789012345678901' does not fit"),
+        # Arrow would cast these to other numbers.
+        ("1" + "0" * 30, "1", "price '1000000000000000000000000000000' does not fit"),
+        ("-1" + "0" * 30 + ".5", "1", "price '-1000000000000000000000000000000.5' does not fit"),
+        ("", "1", "price is missing"),
+        ("NaN", "1", "price 'NaN' does not fit"),
+    ],
+)
+def test_what_silver_cannot_hold_has_a_defect(price: str, amount: str, said: str) -> None:
+    assert defect("trade", trade(price, amount)).startswith(said)
+
+
+def test_what_silver_can_just_hold_is_exact() -> None:
+    largest = "9" * 20 + "." + "9" * 18
+    [row] = read("trade", trade(largest, f"-{largest}"))
+    assert (row["price"], row["amount"]) == (Decimal(largest), Decimal(f"-{largest}"))
+
+
+def test_levels_that_do_not_fit_are_a_defect_of_their_message() -> None:
+    change = pb.BookChange()
+    change.event_ts.FromSeconds(1)
+    change.bids.add(price_str="1", qty_str="1")
+    change.bids.add(price_str="2", qty_str="0.0000000000000000001")
+    said = defect("bookChange", change)
+    assert said.startswith("bids.amount '0.0000000000000000001' does not fit")
+
+
+def test_a_payload_that_cannot_be_decoded_is_a_defect() -> None:
+    _, defects = silver.read("trade", pa.array([b"\xff\xff\xff"], pa.binary()))
+    assert "decode" in defects[0]

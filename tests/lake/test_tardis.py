@@ -8,7 +8,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
-from tardis_machine.lake.sources.tardis import TardisReader, Where, cases_of, confined, slices
+from tardis_machine.lake.sources.projections import Events
+from tardis_machine.lake.sources.tardis import (
+    TardisReader,
+    Where,
+    bucketed,
+    cases_of,
+    confined,
+    slices,
+)
 from tardis_machine.messages import BookChange, Trade
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized
@@ -32,41 +40,52 @@ def replay(
 
 def test_days_are_tasks_and_hours_of_trades() -> None:
     stateful = list(slices(replay("trade", "book_change", days=1.5)))
-    assert [(part.from_ - START, part.to - START) for part in stateful] == [
-        (0, DAY),
-        (DAY, DAY + DAY // 2),
+    assert [(kept, part.from_, part.to) for kept, part in stateful] == [
+        (START, START, START + DAY),
+        (START + DAY, START + DAY, START + DAY + DAY // 2),
     ]
     assert len(list(slices(replay("trade", days=1.5)))) == 36
     assert len(list(slices(replay("trade_bar_1m", days=1)))) == 1
 
 
 def test_fetches_are_bound_for_the_job_not_for_each_task() -> None:
-    reader = TardisReader([replay("trade", days=2)], Where(), columns=None)
+    reader = TardisReader([replay("trade", days=2)], Where(), Events())
     assert [part.fetches for part in reader.partitions()] == [1] * 48
-    reader = TardisReader([replay("trade")], Where(), columns=None, concurrent_tasks=4)
+    reader = TardisReader([replay("trade")], Where(), Events(), concurrent_tasks=4)
     assert {part.fetches for part in reader.partitions()} == {15}
 
 
-def test_state_is_never_cut_in_the_middle_of_a_day() -> None:
+def test_what_has_state_is_replayed_from_the_beginning_of_its_day() -> None:
     noon = START + DAY // 2 + 1
     cut = confined(replay("book_change"), noon, noon + DAY)
     assert cut is not None
-    assert (cut.from_, cut.to) == (START, noon - 1 + DAY + 60_000_000)
+    assert [(kept, part.from_, part.to) for kept, part in slices(cut)] == [
+        (noon - 1, START, START + DAY),
+        (START + DAY, START + DAY, noon - 1 + DAY + 60_000_000),
+    ]
     cut = confined(replay("trade"), noon, None)
     assert cut is not None
-    assert cut.from_ == noon - 1
+    [(kept, part), *_] = slices(cut)
+    assert (kept, part.from_) == (noon - 1, noon - 1)
     assert confined(replay("trade"), START + 2 * DAY, None) is None
 
 
+def test_symbols_are_spread_over_buckets() -> None:
+    asked = replay("trade", symbols=("A", "B", "C"))
+    assert [each.symbols for each in bucketed(asked, 2)] == [("A", "C"), ("B",)]
+    assert [each.symbols for each in bucketed(asked, 9)] == [("A",), ("B",), ("C",)]
+    assert bucketed(replay("trade"), 9) == [replay("trade")]
+
+
 def test_filters_ask_history_for_less() -> None:
-    reader = TardisReader([replay("trade", symbols=("A", "B"))], Where(), columns=None)
+    reader = TardisReader([replay("trade", symbols=("A", "B"))], Where(), Events())
     filters = [
         In(("symbol",), ("B", "C")),
         GreaterThanOrEqual(("local_ts",), datetime(2024, 3, 1, 12, tzinfo=UTC)),
         LessThan(("local_ts",), datetime(2024, 3, 1, 14, tzinfo=UTC)),
     ]
     assert list(reader.pushFilters(filters)) == filters
-    parts = [part.replay for part in reader.partitions()]
+    parts = [each.part.replay for each in reader.partitions()]
     assert {part.symbols for part in parts} == {("B",)}
     assert parts[0].from_ == START + DAY // 2
     assert len(parts) == 3

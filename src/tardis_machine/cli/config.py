@@ -68,6 +68,8 @@ def others() -> tuple[type[Section], ...]:
         lake.SilverConfig,
         lake.ShowConfig,
         lake.MaintainConfig,
+        lake.VerifyConfig,
+        lake.QuarantineConfig,
     )
 
 

@@ -1,4 +1,4 @@
-"""`tardis-machine lake`: backfill, stream, silver, show, maintain."""
+"""`tardis-machine lake`: backfill, verify, stream, silver, quarantine, show, maintain."""
 
 import logging
 import os
@@ -18,12 +18,14 @@ from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.config import (
     BackfillConfig,
     MaintainConfig,
+    QuarantineConfig,
     ShowConfig,
     SilverConfig,
     SparkConfig,
     StreamConfig,
+    VerifyConfig,
 )
-from tardis_machine.lake.streams import STREAMS
+from tardis_machine.lake.sources import STREAMS
 from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from tardis_machine.lake.backfill import Progress
     from tardis_machine.lake.tables import Tables
+    from tardis_machine.lake.units import Unit
+    from tardis_machine.lake.verify import Difference
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +87,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
 
 def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
-    from tardis_machine.lake import backfill  # noqa: PLC0415 - needs the extra
-    from tardis_machine.lake.sources import tardis  # noqa: PLC0415
+    from tardis_machine.lake import backfill, manifest  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.units import BRONZE, LAYERS, plan  # noqa: PLC0415
     from tardis_machine.options import parse_replay_normalized  # noqa: PLC0415
 
     config, history = loaded[BackfillConfig], loaded[HistoryConfig]
@@ -99,37 +103,77 @@ def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
         for exchange in config.exchange
     ]
     replays = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
-    _export(history)
-    tables = _tables(loaded, config.to_tables)
-    tardis.register(tables.spark)
-    wanted = backfill.plan(replays)
-    units = backfill.plan(replays, backfill.manifest(tables))
-    if len(units) < len(wanted):
-        print(f"{len(wanted) - len(units)} of {len(wanted)} days are there already")
+    layers = (BRONZE,) if config.bronze_only else LAYERS
+    tables = _tables_of_history(loaded, config.to_tables)
+    wanted = plan(replays, layers=layers)
+    units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
+    there = {(unit.exchange, unit.day) for unit in wanted} - {
+        (unit.exchange, unit.day) for unit in units
+    }
+    if there:
+        print(f"{len(there)} of {len(wanted)} days are there already")
     report = backfill.run(
         tables,
         units,
-        {
-            **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
-            "endpoint": history.endpoint,
-            "sampleData": str(history.sample_data).lower(),
-        },
-        bronze_only=config.bronze_only,
+        _where(history),
         attempts=config.attempts,
+        buckets=config.symbol_buckets,
         report=_show_progress,
     )
     print(
-        f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} of them in "
+        f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} in "
         f"quarantine, {report.seconds:.0f} s, {report.events / report.seconds:,.0f} events/s"
     )
     for failed in report.failed:
-        print(f"failed: {failed.unit.exchange} {failed.unit.day}: {failed.error}", file=sys.stderr)
+        unit = failed.unit
+        print(f"failed: {unit.exchange} {unit.day_text}: {failed.error}", file=sys.stderr)
     return 1 if report.failed else 0
 
 
+def _verify(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import manifest, verify  # noqa: PLC0415 - needs the extra
+    from tardis_machine.options import parse_time  # noqa: PLC0415
+
+    config = loaded[VerifyConfig]
+    wanted = verify.Wanted(
+        config.exchange,
+        parse_time(config.from_, "from") if config.from_ else None,
+        parse_time(config.to, "to") if config.to else None,
+    )
+    tables = _tables_of_history(loaded, config.tables)
+    units = verify.units(manifest.finished(tables), wanted)
+    differences = verify.verify(tables, units, _where(loaded[HistoryConfig]), _show_verified)
+    print(f"{len(units)} units compared, {len(differences)} data types differ")
+    for each in differences:
+        print(f"redo: {each.command} --to-tables {tables.root}")
+    return 1 if differences else 0
+
+
+def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import quarantine  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.release import release  # noqa: PLC0415
+
+    config = loaded[QuarantineConfig]
+    tables = _tables(loaded, config.tables)
+    if config.release:
+        outcome = release(tables)
+        print(f"{outcome.released:,} released, {outcome.left:,} left")
+        for exchange, day in outcome.redo:
+            print(f"lines of {exchange} {day} come in by `lake backfill --force` of that day")
+        return 0
+    held = quarantine.held(tables)
+    print(f"{sum(each.records for each in held):,} records in quarantine")
+    for each in held[: config.limit]:
+        where = f"{each.exchange or ''} {each.day or ''}".strip()
+        print(f"{each.records:>10,}  {each.stage:<10} {where:<24} {each.reason}")
+    if len(held) > config.limit:
+        print(f"and {len(held) - config.limit} more reasons: --limit")
+    return 0
+
+
 def _stream(loaded: Loaded, _: Sequence[str]) -> int:
-    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
-    from tardis_machine.lake.streams import records  # noqa: PLC0415
+    from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.sources import records  # noqa: PLC0415
 
     config = loaded[StreamConfig]
     bus = BUSES[config.from_bus]
@@ -146,8 +190,8 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
         max_events=config.max_events_per_batch,
         skip_lost=config.on_data_loss == "skip",
     )
-    checkpoint = config.checkpoint or stream.default_checkpoint(tables.root, config.from_bus)
-    query = stream.start(
+    checkpoint = config.checkpoint or streaming.default_checkpoint(tables.root, config.from_bus)
+    query = streaming.start(
         tables,
         rows,
         checkpoint,
@@ -160,7 +204,7 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
 
 
 def _silver(loaded: Loaded, _: Sequence[str]) -> int:
-    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
 
     config = loaded[SilverConfig]
@@ -168,7 +212,8 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     if config.rebuild:
         rebuild(tables)
     else:
-        _wait(stream.start_silver(tables, stream.default_checkpoint(tables.root, "silver")))
+        place = streaming.default_checkpoint(tables.root, "silver")
+        _wait(streaming.start_silver(tables, place))
     return 0
 
 
@@ -211,6 +256,25 @@ def _tables(loaded: Loaded, root: str) -> "Tables":
     return Tables(session(master=config.master, settings=config.spark), root)
 
 
+def _tables_of_history(loaded: Loaded, root: str) -> "Tables":
+    """Open the tables in a session whose executors can replay history."""
+    from tardis_machine.lake.sources import tardis  # noqa: PLC0415 - needs the extra
+
+    _export(loaded[HistoryConfig])
+    tables = _tables(loaded, root)
+    tardis.register(tables.spark)
+    return tables
+
+
+def _where(history: HistoryConfig) -> dict[str, str]:
+    """Tell the source where history is."""
+    return {
+        **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
+        "endpoint": history.endpoint,
+        "sampleData": str(history.sample_data).lower(),
+    }
+
+
 def _export(history: HistoryConfig) -> None:
     """Leave secrets to the environment, which this machine's workers inherit."""
     for option in options(HistoryConfig):
@@ -222,7 +286,7 @@ def _export(history: HistoryConfig) -> None:
 
 def _wait(query: "StreamingQuery") -> None:
     """Wait for a stream to end; a signal ends it, and what is half done is done again later."""
-    from tardis_machine.lake import stream  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
 
     stopping = threading.Event()
 
@@ -231,7 +295,7 @@ def _wait(query: "StreamingQuery") -> None:
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not stream.wait(query, _POLL_S):
+        while not streaming.wait(query, _POLL_S):
             if stopping.is_set():
                 log.info("stopping")
                 query.stop()
@@ -245,10 +309,22 @@ def _show_progress(progress: "Progress") -> None:
     rate = progress.events / max(progress.seconds, 1e-3)
     print(
         f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "
-        f"{progress.unit.day}), {progress.events:,} events, {rate:,.0f} events/s, "
+        f"{progress.unit.day_text}), {progress.events:,} events, {rate:,.0f} events/s, "
         f"{duration(progress.seconds_left)} left",
         flush=True,
     )
+
+
+def _show_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
+    wrong = {each.data_type: each for each in differences}
+    for data_type in unit.data_types:
+        where = f"{unit.exchange} {unit.start_text} to {unit.end_text} {data_type}"
+        if data_type not in wrong:
+            print(f"{where}: the same", flush=True)
+            continue
+        held, expected = wrong[data_type].held, wrong[data_type].expected
+        same = " of other content" if held.rows == expected.rows else ""
+        print(f"{where}: {held.rows:,} rows{same}, {expected.rows:,} replayed", flush=True)
 
 
 COMMANDS: Final[dict[str, Command]] = {
@@ -258,6 +334,12 @@ COMMANDS: Final[dict[str, Command]] = {
         _backfill,
         "tardis-machine lake backfill --exchange bitmex --symbols XBTUSD --types trade,book_change"
         "\n    --from 2024-03-01 --to 2024-03-08 --to-tables /data/lake",
+    ),
+    "verify": Command(
+        "Compares what backfills have finished with a fresh replay, and says what to redo.",
+        (VerifyConfig, HistoryConfig),
+        _verify,
+        "tardis-machine lake verify --tables /data/lake --exchange bitmex --from 2024-03-01",
     ),
     "stream": Command(
         "Keeps Bronze and Silver fresh from a bus, with the publisher's flags of that bus.",
@@ -271,6 +353,12 @@ COMMANDS: Final[dict[str, Command]] = {
         (SilverConfig,),
         _silver,
         "tardis-machine lake silver --tables /data/lake",
+    ),
+    "quarantine": Command(
+        "Lists what no table could take and why, or tries it again.",
+        (QuarantineConfig,),
+        _quarantine,
+        "tardis-machine lake quarantine --tables /data/lake --release",
     ),
     "show": Command(
         "Prints a readable sample of a table, or of the view book_levels.",
@@ -289,5 +377,5 @@ COMMANDS: Final[dict[str, Command]] = {
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10}{command.does}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<12}{command.does}" for name, command in COMMANDS.items()]
     return "\n".join([f"usage: {_PROG} COMMAND [flags]", "", *lines, "", "Each has --help."])

@@ -1,59 +1,34 @@
 """Days of history into the tables: what is done is written down, and only the rest is done."""
 
-import hashlib
-import json
 import logging
-import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tardis_machine.lake.pipeline import Commit, Landed, land
-from tardis_machine.lake.session import parallelism
-from tardis_machine.lake.tables import MANIFEST, Tables
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.lake import manifest, quarantine, silver
+from tardis_machine.lake.batches import EVENT_KEY
+from tardis_machine.lake.counting import Counted
+from tardis_machine.lake.manifest import MALFORMED, Count
+from tardis_machine.lake.session import died, parallelism
+from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
+from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
+from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Table, Tables, among
+from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
+from tardis_machine.lake.units import SILVER as SILVER_LAYER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
-_DAY_US: Final = 86_400_000_000
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
+_CANCEL_AGAIN_S: Final = 0.5
 
-
-class Unit(NamedTuple):
-    """What is done or fails as a whole: (part of) a day of one exchange."""
-
-    exchange: str
-    start: int
-    end: int
-    data_types: tuple[str, ...]
-    symbols: tuple[str, ...] | None
-
-    @property
-    def day(self) -> str:
-        """The day, as one writes it."""
-        return f"{_moment(self.start):%Y-%m-%d}"
-
-    @property
-    def id(self) -> str:
-        """The same for the same data asked for again, whenever and by whomever."""
-        asked = json.dumps([*self[:3], sorted(self.data_types), self.symbols])
-        return hashlib.sha256(asked.encode()).hexdigest()[:32]
-
-
-class Done(NamedTuple):
-    """A line of the manifest."""
-
-    exchange: str
-    start: int
-    end: int
-    data_type: str
-    symbols: tuple[str, ...] | None
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+_CALLED: Final = "An error occurred while calling"
 
 
 class Failed(NamedTuple):
@@ -88,77 +63,190 @@ class Progress(NamedTuple):
         return self.seconds / self.done * (self.total - self.done)
 
 
-def plan(replays: Iterable[ReplayNormalizedOptions], done: Sequence[Done] = ()) -> list[Unit]:
-    """Cut replays into units, without what the manifest has."""
-    return [
-        missing for replay in replays for unit in _days(replay) for missing in _missing(unit, done)
-    ]
-
-
-def manifest(tables: Tables) -> list[Done]:
-    """Read what earlier backfills have finished."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
-
-    if not tables.exists(MANIFEST):
-        return []
-    lines = tables.read(MANIFEST).select(
-        "exchange", f.unix_micros("start"), f.unix_micros("end"), "data_type", "symbols"
-    )
-    return [
-        Done(exchange, start, end, data_type, None if symbols is None else tuple(symbols))
-        for exchange, start, end, data_type, symbols in lines.collect()
-    ]
-
-
 def run(
     tables: Tables,
     units: Sequence[Unit],
     source: Mapping[str, str],
     *,
-    bronze_only: bool = False,
     attempts: int = 3,
     wait_s: float = 2.0,
+    buckets: int | None = None,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> Report:
     """Do each unit, several at once; one that fails is tried again, and does not stop the rest.
 
-    `source` are further options of the tardis source, such as `cacheDir`.
+    `source` are further options of the tardis source, such as `cacheDir`. Interrupted, it takes
+    back what is queued and ends what is under way, which the next run does again.
     """
     began = time.monotonic()
     tasks = parallelism(tables.spark)
-    options = {**source, "concurrentTasks": str(tasks)}
+    spread = buckets or max(1, -(-tasks // max(len(units), 1)))
+    options = {**source, "concurrentTasks": str(tasks), "buckets": str(spread)}
     finished: list[Unit] = []
     failed: list[Failed] = []
     events = rejected = 0
-    # A day with books is one task, so as many days at once as there are cores.
-    with ThreadPoolExecutor(min(tasks, max(len(units), 1))) as pool:
-        running = {
-            pool.submit(_attempt, tables, unit, options, bronze_only, attempts, wait_s): unit
-            for unit in units
-        }
-        for future in as_completed(running):
-            unit = running[future]
-            outcome = future.result()
-            if isinstance(outcome, Failed):
-                failed.append(outcome)
-            else:
-                finished.append(unit)
-                events += outcome.events
-                rejected += outcome.rejected
-            done = len(finished) + len(failed)
-            report(Progress(unit, done, len(units), events, time.monotonic() - began))
+    stopping = threading.Event()
+    outcomes: SimpleQueue[tuple[Unit, manifest.Counts | Failed]] = SimpleQueue()
+
+    def do(parts: Sequence[Unit]) -> None:
+        for unit in parts:
+            outcomes.put((unit, _attempt(tables, options, attempts, wait_s, stopping, unit)))
+
+    with ThreadPoolExecutor(tasks) as pool:
+        # Parts of one day write to the same files, and would only be in each other's way.
+        running = [pool.submit(do, parts) for parts in _by_day(units)]
+        try:
+            for _ in units:
+                unit, outcome = outcomes.get()
+                if isinstance(outcome, Failed):
+                    failed.append(outcome)
+                else:
+                    finished.append(unit)
+                    events += _events(outcome)
+                    rejected += sum(count.rejected for count in outcome.values())
+                done = len(finished) + len(failed)
+                report(Progress(unit, done, len(units), events, time.monotonic() - began))
+        except BaseException:
+            stopping.set()
+            _cancel(tables, running)
+            raise
     return Report(finished, failed, events, rejected, time.monotonic() - began)
 
 
-def records(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame":
-    """Read a unit's records."""
+class UnitWriter:
+    """Brings one unit into the tables; each table in one commit, and again without harm."""
+
+    def __init__(self, tables: Tables, unit: Unit, source: Mapping[str, str]) -> None:
+        self._tables = tables
+        self._unit = unit
+        self._source = source
+        self._done: dict[str, Counted] = {}
+        """What was written, by table, so that another attempt does only the rest."""
+
+    def write(self) -> manifest.Counts:
+        """Write what the unit has to each table at the same time, then write that down."""
+        jobs: list[Callable[[], None]] = []
+        if BRONZE in self._unit.layers:
+            jobs.append(self._write_events)
+        if SILVER_LAYER in self._unit.layers:
+            jobs += [partial(self._write_rows, case) for case in self._unit.cases]
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for job in [pool.submit(job) for job in jobs]:
+                job.result()
+        counts = self._counts()
+        manifest.write_down(self._tables, self._unit, counts)
+        return counts
+
+    def rows(self, kind: str, **options: str) -> "DataFrame":
+        """Read the unit from history, as what one table takes."""
+        return read(self._tables, self._unit, {**self._source, "as": kind, **options})
+
+    def _write_events(self) -> None:
+        types = self._unit.data_types
+        counted = Counted(
+            partial(self.rows, "events"),
+            {**_TROUBLES, **_of_types("data_type", types)},
+            trouble=TROUBLE,
+        )
+        where = f"bus = {literal(BUS)} AND {among('data_type', types)} AND {key(self._unit)}"
+        self._once(EVENTS, counted, lambda: self._tables.replace(counted, EVENTS, where))
+
+    def _write_rows(self, case: str) -> None:
+        unit, table = self._unit, SILVER[case]
+        types = unit.cases[case]
+        named = "name" in table.columns
+        by_type = _of_types("name", types) if named else {types[0]: f"{TROUBLE} IS NULL"}
+        counted = Counted(
+            partial(self.rows, "rows", case=case), {**_TROUBLES, **by_type}, trouble=TROUBLE
+        )
+        if unit.is_forced:
+            where = " AND ".join(
+                [key(unit), "origin <> 'realtime'", *([among("name", types)] if named else [])]
+            )
+            self._once(table, counted, lambda: self._tables.replace(counted, table, where))
+            return
+        where = key(unit, "t")
+        self._once(
+            table,
+            counted,
+            lambda: self._tables.insert_new(counted, table, EVENT_KEY, where),
+        )
+
+    def _once(self, table: Table, counted: Counted, write: Callable[[], object]) -> None:
+        if table.path not in self._done:
+            write()
+            self._done[table.path] = counted
+
+    def _counts(self) -> manifest.Counts:
+        unit = self._unit
+        found = {path: counted.counts for path, counted in self._done.items()}
+        if unit.is_forced and self._tables.exists(QUARANTINE):
+            self._tables.delete(QUARANTINE, _rejects_of(unit))
+        rejected = dict.fromkeys((*unit.data_types, MALFORMED), 0)
+        if any(each[REJECTED] for each in found.values()):
+            rejected = self._write_rejects()
+        disconnects = 0
+        if unit.disconnects and any(each[DISCONNECT] for each in found.values()):
+            disconnects = self._write_disconnects()
+        counts: dict[tuple[str, str], Count] = {}
+        for layer in unit.layers:
+            for case, types in unit.cases.items():
+                path = EVENTS.path if layer == BRONZE else SILVER[case].path
+                for data_type in types:
+                    # Bronze has what only Silver cannot hold.
+                    bad = rejected[data_type] if layer == SILVER_LAYER else 0
+                    counts[layer, data_type] = Count(found[path][data_type], bad)
+            if unit.disconnects:
+                counts[layer, DISCONNECT] = Count(disconnects)
+        if rejected[MALFORMED]:
+            counts[unit.layers[0], MALFORMED] = Count(0, rejected[MALFORMED])
+        return counts
+
+    def _write_rejects(self) -> dict[str, int]:
+        """Set aside what no table took; tell how many there were of each data type."""
+        by_silver = f"stage = {literal(quarantine.SILVER)}"
+        conditions = {
+            data_type: f"{by_silver} AND data_type = {literal(data_type)}"
+            for data_type in self._unit.data_types
+        }
+        counted = Counted(
+            partial(self.rows, "rejects"), {**conditions, MALFORMED: f"NOT {by_silver}"}
+        )
+        quarantine.set_aside(self._tables, counted)
+        return counted.counts
+
+    def _write_disconnects(self) -> int:
+        """Write the disconnects that the replay saw; tell how many the unit's time has now."""
+        unit, tables = self._unit, self._tables
+        # Of the whole day so far: the replay of a part sees those before it as well.
+        seen = partial(_within, unit.exchange, unit.day * DAY_US, unit.end)
+        told = partial(self.rows, "disconnects")
+        written: list[tuple[Table, Callable[[], DataFrame], str]] = []
+        if BRONZE in unit.layers:
+            own = f"bus = {literal(BUS)} AND payload_case = {literal(DISCONNECT)}"
+            written.append((EVENTS, told, own))
+        if SILVER_LAYER in unit.layers:
+            as_rows = lambda: silver.rows(told(), DISCONNECT).drop(silver.DEFECT)  # noqa: E731
+            written.append((SILVER[DISCONNECT], as_rows, "origin <> 'realtime'"))
+        for table, rows, own in written:
+            # Only a whole day knows that there are no others.
+            if unit.is_forced and unit.is_whole_day:
+                tables.replace(rows, table, f"{seen()} AND {own}")
+            else:
+                tables.insert_new(rows, table, (*EVENT_KEY, *_BUS_OF[table.path]), seen("t"))
+        table, _, own = written[-1]
+        inside = _within(unit.exchange, unit.start, unit.end)
+        return tables.read(table).where(f"{inside} AND {own}").count()
+
+
+def read(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame":
+    """Read a unit from history."""
     reader = (
         tables.spark.read.format("tardis")
         .options(**source)
-        .option("as", "records")
         .option("exchange", unit.exchange)
-        .option("from", _moment(unit.start).isoformat())
-        .option("to", _moment(unit.end).isoformat())
+        .option("from", moment(unit.start).isoformat())
+        .option("to", moment(unit.end).isoformat())
         .option("dataTypes", ",".join(unit.data_types))
         .option("withDisconnectMessages", "true")
         .option("requestId", unit.id)
@@ -168,104 +256,106 @@ def records(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame
     return reader.load()
 
 
+def key(unit: Unit, alias: str = "") -> str:
+    """Write which rows of a table are a unit's, but for their types."""
+    column = f"{alias}.symbol" if alias else "symbol"
+    parts = [_within(unit.exchange, unit.start, unit.end, alias)]
+    if unit.symbols is not None:
+        parts.append(among(column, _spelled(unit.symbols)))
+    return " AND ".join(parts)
+
+
+def _spelled(symbols: Sequence[str]) -> list[str]:
+    """Give symbols as rows may have them: most are printed in upper case, however asked for."""
+    return list(dict.fromkeys([*symbols, *(each.upper() for each in symbols)]))
+
+
+_BUS_OF: Final[Mapping[str, tuple[str, ...]]] = {EVENTS.path: ("bus",), SILVER[DISCONNECT].path: ()}
+"""Bronze keeps what each source brought, Silver each event once."""
+_TROUBLES: Final = {kind: f"{TROUBLE} = {literal(kind)}" for kind in (REJECTED, DISCONNECT)}
+
+
+def _of_types(column: str, types: Sequence[str]) -> dict[str, str]:
+    return {each: f"{column} = {literal(each)}" for each in types}
+
+
+def _within(exchange: str, start: int, end: int, alias: str = "") -> str:
+    dot = f"{alias}." if alias else ""
+    return (
+        f"{dot}exchange = {literal(exchange)} AND {dot}day = {day(start // DAY_US)} "
+        f"AND {dot}local_ts >= {instant(start)} AND {dot}local_ts < {instant(end)}"
+    )
+
+
+def _rejects_of(unit: Unit) -> str:
+    """Write what in quarantine a unit put there, or one that was cut differently."""
+    symbols = "" if unit.symbols is None else f" AND {among('symbol', _spelled(unit.symbols))}"
+    return (
+        f"bus = {literal(BUS)} AND (unit = {literal(unit.id)} OR "
+        f"(exchange = {literal(unit.exchange)} AND local_ts >= {instant(unit.start)} "
+        f"AND local_ts < {instant(unit.end)} AND {among('data_type', unit.data_types)}{symbols}))"
+    )
+
+
+def _events(counts: manifest.Counts) -> int:
+    """Count what the first of the unit's layers has, so that none is counted twice."""
+    layers = {layer for layer, _ in counts}
+    first = BRONZE if BRONZE in layers else SILVER_LAYER
+    return sum(count.events for (layer, _), count in counts.items() if layer == first)
+
+
 def _attempt(
     tables: Tables,
-    unit: Unit,
     source: Mapping[str, str],
-    bronze_only: bool,
     attempts: int,
     wait_s: float,
-) -> Landed | Failed:
+    stopping: threading.Event,
+    unit: Unit,
+) -> manifest.Counts | Failed:
+    writer = UnitWriter(tables, unit, source)
+    reason = "interrupted"
     for attempt in range(1, attempts + 1):
+        if stopping.is_set():
+            break
         try:
-            landed = land(
-                tables,
-                records(tables, unit, source),
-                Commit(f"backfill/{unit.id}", 0),
-                bronze_only=bronze_only,
-            )
-            _write_down(tables, unit, landed)
+            return writer.write()
         except Exception as error:  # noqa: BLE001 - whatever it is, the other days go on
-            reason = _reason(error)
-            extra = {"exchange": unit.exchange, "day": unit.day, "attempt": attempt}
+            reason = died(error) or _reason(error)
+            if stopping.is_set():
+                break
+            extra = {"exchange": unit.exchange, "day": unit.day_text, "attempt": attempt}
             log.warning("day failed", extra={**extra, "error": reason})
+            if died(error):
+                break
             if attempt < attempts:
-                time.sleep(wait_s * attempt)
-        else:
-            return landed
+                stopping.wait(wait_s * attempt)
     return Failed(unit, reason)
 
 
-def _write_down(tables: Tables, unit: Unit, landed: Landed) -> None:
-    day = _moment(unit.start)
-    lines = [
-        (
-            unit.exchange,
-            day.date(),
-            day,
-            _moment(unit.end),
-            data_type,
-            None if unit.symbols is None else list(unit.symbols),
-            landed.events,
-            unit.id,
-            datetime.now(UTC),
-        )
-        for data_type in unit.data_types
-    ]
-    rows = tables.spark.createDataFrame(lines, MANIFEST.schema)
-    tables.insert_new(rows, MANIFEST, ["{}.unit", "{}.data_type"])
+def _by_day(units: Sequence[Unit]) -> Iterable[list[Unit]]:
+    days: dict[tuple[str, int], list[Unit]] = {}
+    for unit in units:
+        days.setdefault((unit.exchange, unit.day), []).append(unit)
+    return days.values()
 
 
-def _days(replay: ReplayNormalizedOptions) -> Iterator[Unit]:
-    symbols = None if replay.symbols is None else tuple(sorted(set(replay.symbols)))
-    start = replay.from_
-    while start < replay.to:
-        end = min((start // _DAY_US + 1) * _DAY_US, replay.to)
-        yield Unit(replay.exchange, start, end, replay.data_types, symbols)
-        start = end
-
-
-def _missing(unit: Unit, done: Sequence[Done]) -> Iterator[Unit]:
-    """Leave out the types and symbols that were done for all of the unit's time."""
-    by_symbols: dict[tuple[str, ...] | None, list[str]] = {}
-    for data_type in unit.data_types:
-        lines = [
-            line for line in done if line.exchange == unit.exchange and line.data_type == data_type
-        ]
-        left: tuple[str, ...] | None
-        if unit.symbols is None:
-            left = None if not _covered(unit, lines, None) else ()
-        else:
-            left = tuple(each for each in unit.symbols if not _covered(unit, lines, each))
-        by_symbols.setdefault(left, []).append(data_type)
-    for symbols, data_types in by_symbols.items():
-        # No symbols left is nothing left, unless none were asked for in the first place.
-        if symbols is None or symbols or unit.symbols == ():
-            yield unit._replace(symbols=symbols, data_types=tuple(data_types))
-
-
-def _covered(unit: Unit, lines: Iterable[Done], symbol: str | None) -> bool:
-    """Tell whether lines cover the unit's time, of all symbols or of this one."""
-    spans = sorted(
-        (line.start, line.end)
-        for line in lines
-        if line.symbols is None or (symbol is not None and symbol in line.symbols)
-    )
-    reached = unit.start
-    for start, end in spans:
-        if start > reached:
-            break
-        reached = max(reached, end)
-    return reached >= unit.end
+def _cancel(tables: Tables, running: Iterable[Future[None]]) -> None:
+    """Leave nothing behind when interrupted: neither queued days nor jobs under way."""
+    waiting = {future for future in running if not future.cancel()}
+    while waiting:
+        # Again and again, since a day may be between two of its jobs.
+        tables.spark.interruptAll()
+        _, waiting = wait(waiting, timeout=_CANCEL_AGAIN_S)
 
 
 def _reason(error: Exception) -> str:
     """Find what went wrong on an executor in what Spark makes of it."""
-    named = _PYTHON_ERROR.findall(str(error))
-    if not named:
-        return str(error).strip().split("\n", 1)[0]
-    return ": ".join(named[-1])
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+    text = str(error)
+    _, traceback, told = text.rpartition(_TRACEBACK)
+    lines = [line for line in (told if traceback else text).splitlines() if line.strip()]
+    if traceback:
+        raised = [line for line in lines if not line[0].isspace()]
+        name, colon, reason = raised[0].partition(":")
+        return f"{name.rpartition('.')[2]}{colon}{reason}"
+    said = [line for line in lines if not line.startswith(_CALLED)]
+    return (said or lines)[0].lstrip(": ")

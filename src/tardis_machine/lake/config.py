@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tardis_machine.config import ConfigError, Section, pairs, setting
-from tardis_machine.lake.streams import STREAMS
+from tardis_machine.lake.sources import STREAMS
 
 _BATCH: Final = 200_000
+# What Delta Lake insists on: a reader or a stream may be that far behind.
+_WEEK_HOURS: Final = 168
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,18 @@ class SparkConfig(Section, title="Spark"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TablesConfig(Section):
+    """Which tables."""
+
+    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+
+    def validate(self) -> None:
+        """Refuse no tables."""
+        if not self.tables:
+            raise ConfigError(self.flag("tables"), None, "is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackfillConfig(Section, title="Backfill"):
     """What is brought in, and where to."""
 
@@ -36,13 +50,46 @@ class BackfillConfig(Section, title="Backfill"):
     to: str = setting("", help="end, not included, UTC", metavar="TIME")
     to_tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
     bronze_only: bool = setting(False, help="leave Silver to `lake silver`")
+    force: bool = setting(
+        False, help="replace what is there: these exchanges, days, symbols and types"
+    )
     attempts: int = setting(3, help="tries for each day", minimum=1, maximum=100)
+    symbol_buckets: int | None = setting(
+        None,
+        help="tasks that a day's symbols are spread over; as cores are idle if not given",
+        minimum=1,
+    )
 
     def validate(self) -> None:
         """Refuse a backfill of nothing."""
         for name in ("exchange", "types", "from_", "to", "to_tables"):
             if not getattr(self, name):
                 raise ConfigError(self.flag(name), None, "is needed")
+        if self.force and self.bronze_only:
+            raise ConfigError(
+                self.flag("force"),
+                True,
+                "replaces Silver as well, which --bronze-only leaves alone",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyConfig(TablesConfig, title="Verify"):
+    """What is compared with a fresh replay: all that backfills have finished, or some of it."""
+
+    exchange: tuple[str, ...] = setting((), help="exchanges; all if not given", metavar="NAME,…")
+    from_: str = setting("", help="first minute, UTC; the first there is", metavar="TIME")
+    to: str = setting("", help="end, not included, UTC; the last there is", metavar="TIME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineConfig(TablesConfig, title="Quarantine"):
+    """Which tables."""
+
+    release: bool = setting(
+        False, help="try it all again, and bring what is sound by now into Bronze and Silver"
+    )
+    limit: int = setting(50, help="reasons that are listed", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,46 +124,28 @@ class StreamConfig(Section, title="Stream"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SilverConfig(Section, title="Silver"):
+class SilverConfig(TablesConfig, title="Silver"):
     """Which tables."""
 
-    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
     rebuild: bool = setting(False, help="make Silver anew from all of Bronze")
-
-    def validate(self) -> None:
-        """Refuse no tables."""
-        _need_tables(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowConfig(Section, title="Show"):
+class ShowConfig(TablesConfig, title="Show"):
     """What is shown."""
 
-    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
     limit: int = setting(10, help="rows", minimum=1)
     where: str | None = setting(None, help="which rows, in SQL", metavar="SQL")
 
-    def validate(self) -> None:
-        """Refuse no tables."""
-        _need_tables(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MaintainConfig(Section, title="Maintain"):
+class MaintainConfig(TablesConfig, title="Maintain"):
     """What is done to which tables; all of it to all of them, unless some are named."""
 
-    tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
     only: tuple[str, ...] = setting((), help="tables, such as trades,events", metavar="NAME,…")
     compact: bool = setting(False, help="join small files, ordered by symbol and time")
     vacuum: bool = setting(False, help="delete files that no longer belong to the tables")
     statistics: bool = setting(False, help="print rows, files and bytes")
-    retain_hours: int = setting(168, help="age of files that vacuum may delete", minimum=0)
-
-    def validate(self) -> None:
-        """Refuse no tables."""
-        _need_tables(self)
-
-
-def _need_tables(section: SilverConfig | ShowConfig | MaintainConfig) -> None:
-    if not section.tables:
-        raise ConfigError(section.flag("tables"), None, "is needed")
+    retain_hours: int = setting(
+        _WEEK_HOURS, help="age of files that vacuum may delete", minimum=_WEEK_HOURS
+    )

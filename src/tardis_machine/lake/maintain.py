@@ -1,11 +1,20 @@
 """Upkeep of the tables: fewer and ordered files, no leftovers, and how large they are."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
-from tardis_machine.lake.tables import ALL, Table, Tables
+from tardis_machine.lake.spans import literal
+from tardis_machine.lake.tables import ALL, Table, Tables, retried
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _WEEK_HOURS: Final = 168
+
+
+Partition = tuple[tuple[str, str], ...]
+"""The columns that a table is partitioned by, each with its value as text."""
 
 
 class Size(NamedTuple):
@@ -23,10 +32,26 @@ def existing(tables: Tables, names: Iterable[str] = ()) -> dict[str, Table]:
     return {name: table for name, table in chosen.items() if tables.exists(table)}
 
 
-def compact(tables: Tables, table: Table) -> None:
-    """Join small files, ordered by what is asked for most, with fresh statistics on each."""
+def compact(tables: Tables, table: Table) -> int:
+    """Join files of the days that changed since the last time, ordered by what is asked for most.
+
+    Tells how many days, or parts of a table without days, that were.
+    """
+    changed = _changed(tables, table)
+    if not changed:
+        return 0
+    days = " OR ".join(
+        "("
+        + " AND ".join(f"{name} = {_value(table, name, text)}" for name, text in partition)
+        + ")"
+        for partition in changed
+        if partition
+    )
+    confined = f"WHERE {days} " if days else ""
     ordered = ", ".join(table.ordered_by)
-    tables.spark.sql(f"OPTIMIZE {tables.name(table)} ZORDER BY ({ordered})").collect()
+    statement = f"OPTIMIZE {tables.name(table)} {confined}ZORDER BY ({ordered})"
+    retried(f"compact {table.path}", lambda: tables.spark.sql(statement).collect())
+    return len(changed)
 
 
 def vacuum(tables: Tables, table: Table, retain_hours: int = _WEEK_HOURS) -> None:
@@ -39,3 +64,47 @@ def size(tables: Tables, name: str) -> Size:
     table = ALL[name]
     [detail] = tables.spark.sql(f"DESCRIBE DETAIL {tables.name(table)}").collect()
     return Size(name, tables.read(table).count(), detail["numFiles"], detail["sizeInBytes"])
+
+
+def _changed(tables: Tables, table: Table) -> list[Partition]:
+    """Find partitions of several files that are not as the last compaction left them."""
+    now = _files(tables.read(table))
+    joined = _last_joined(tables, table)
+    return [
+        partition
+        for partition, files in sorted(now.items())
+        if len(files) > 1 and joined.get(partition) != files
+    ]
+
+
+def _last_joined(tables: Tables, table: Table) -> dict[Partition, set[str]]:
+    """Give each partition's files as they were after the last compaction.
+
+    It left out those that had not changed since the one before.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+
+    history = tables.spark.sql(f"DESCRIBE HISTORY {tables.name(table)}")
+    ordered = history.where("operation = 'OPTIMIZE' AND operationParameters.zOrderBy <> '[]'")
+    last = ordered.selectExpr("max(version)").collect()[0][0]
+    if last is None:
+        return {}
+    reader = tables.spark.read.format("delta").option("versionAsOf", last)
+    try:
+        return _files(reader.load(tables.path(table)))
+    except PySparkException:  # its log is too old to be read
+        return {}
+
+
+def _files(rows: "DataFrame") -> dict[Partition, set[str]]:
+    found: dict[Partition, set[str]] = {}
+    for path in rows.inputFiles():
+        # Partitions' values are escaped in paths, and paths in what Spark gives of them.
+        folders = [part.split("=", 1) for part in unquote(path).split("/") if "=" in part]
+        partition = tuple((name, unquote(value)) for name, value in folders)
+        found.setdefault(partition, set()).add(path)
+    return found
+
+
+def _value(table: Table, name: str, text: str) -> str:
+    return f"DATE{literal(text)}" if table.columns[name] == "DATE" else literal(text)

@@ -2,7 +2,7 @@
 
 import logging
 
-from tardis_machine.lake.pipeline import build_silver
+from tardis_machine.lake.batches import grouped, write_silver
 from tardis_machine.lake.tables import EVENTS, SILVER, Tables
 
 log = logging.getLogger(__name__)
@@ -13,18 +13,19 @@ def rebuild(tables: Tables) -> None:
     events = tables.read(EVENTS)
     for table in SILVER.values():
         if tables.exists(table):
-            tables.spark.sql(f"DELETE FROM {tables.name(table)}").collect()  # noqa: S608
+            tables.delete(table, "true")
     days = events.select("exchange", "day").distinct().orderBy("day", "exchange").collect()
     for number, (exchange, day) in enumerate(days, 1):
         own = events.where((events.exchange == exchange) & (events.day == day))
-        landed = build_silver(tables, own)
+        groups = grouped(own)
+        inserted, _ = write_silver(tables, own, groups)
         log.info(
             "day rebuilt",
             extra={
                 "exchange": exchange,
                 "day": day,
-                "events": landed.events,
-                "new_rows": sum(landed.inserted.values()),
+                "events": sum(group.events for group in groups),
+                "new_rows": sum(inserted.values()),
                 "done": f"{number}/{len(days)}",
             },
         )

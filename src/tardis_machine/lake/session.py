@@ -1,4 +1,4 @@
-"""The Spark session: built with sensible local settings, or someone else's, checked."""
+"""The Spark session and its jars: built with sensible settings, or someone else's, checked."""
 
 import os
 import sys
@@ -7,12 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tardis_machine.extras import require
-from tardis_machine.lake import jars
 from tardis_machine.lake.errors import SessionError
-from tardis_machine.parts import PartError, java
+from tardis_machine.parts import PartError, fetch_jars, java, parts_dir
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+DELTA: Final = "4.4.0"
+SPARK: Final = "4.2.0"
+
+COORDINATES: Final = (
+    f"io.delta:delta-spark_4.2_2.13:{DELTA}",
+    f"io.delta:delta-storage:{DELTA}",
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}",
+    # This one was not published with 4.2.0 everywhere; its interface has not changed since 4.0.0.
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+"""The jars beside PySpark's own. Exact and complete: nothing these depend on needs to be fetched
+beside them."""
 
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -30,6 +44,10 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.parquet.compression.codec": "zstd",
     # A batch is mostly of one exchange and day, which would all go through one task.
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    # Rows of a few days are written as they come; without this they are sorted by day first.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
+    # Files of a long day stay small enough to be skipped by time and joined one at a time.
+    "spark.sql.files.maxRecordsPerFile": "5000000",
 }
 """What the jobs rely on; set on every session, wherever it came from."""
 
@@ -45,8 +63,20 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.log.level": "ERROR",
+    # What a writer holds before it writes: a quarter of Parquet's own, since memory is small here.
+    "spark.hadoop.parquet.block.size": str(32 << 20),
 }
 """Defaults on this machine; a setting given to `session` replaces its default."""
+
+
+def packages() -> str:
+    """Give the value of `spark.jars.packages` for a session that someone else starts."""
+    return ",".join(COORDINATES)
+
+
+def jars() -> list[Path]:
+    """Give the jar files, fetched once and reused offline."""
+    return fetch_jars(COORDINATES, parts_dir() / f"spark-{SPARK}-delta-{DELTA}")
 
 
 def session(
@@ -90,7 +120,7 @@ def prepared(spark: "SparkSession") -> "SparkSession":
         settings = " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
         raise SessionError(
             "this Spark session has no Delta Lake. Start it with "
-            f"--packages {jars.packages()} {settings}"
+            f"--packages {packages()} {settings}"
         )
     for key, value in TABLE_SETTINGS.items():
         spark.conf.set(key, value)
@@ -105,6 +135,22 @@ def parallelism(spark: "SparkSession") -> int:
         return max(spark.sparkContext.defaultParallelism, 1)
     except PySparkException:
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+def died(error: BaseException) -> str | None:
+    """Say what to do if an error means that Spark's own process has ended."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - an optional dependency
+
+    memory = "Java heap space" in str(error) or "OutOfMemoryError" in str(error)
+    # Whatever the JVM itself raises says so; all else is about talking to it.
+    silent = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    if not memory and not silent and not isinstance(error, ConnectionError):
+        return None
+    what = "ran out of memory" if memory else "has ended, most likely for want of memory"
+    return (
+        f"Spark's JVM {what}. Give it more with --spark spark.driver.memory=4g, or let fewer tasks "
+        "run at once with --master local[1]"
+    )
 
 
 def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
@@ -123,7 +169,7 @@ def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str
         os.environ.setdefault("SPARK_HOME", str(Path(str(pyspark.__file__)).parent))
     chosen = {"spark.master": where, **DELTA_SETTINGS, **(LOCAL_SETTINGS if local else {}), **given}
     if "spark.jars.packages" not in chosen:
-        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars.jars()))
+        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars()))
     if "spark.sql.extensions" in given:
         chosen["spark.sql.extensions"] = _joined(given["spark.sql.extensions"], [_DELTA_EXTENSION])
     return chosen

@@ -1,6 +1,5 @@
 """A readable sample of a table."""
 
-from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,8 +36,16 @@ def views(tables: Tables) -> list[str]:
 
 def text(rows: "DataFrame", limit: int) -> str:
     """Write some rows as an aligned table, without what is not readable."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
     columns = [name for name, kind in rows.dtypes if kind != "binary"]
-    found = rows.select(*columns).limit(limit).collect()
+    # Written by Spark, in the session's zone: a datetime would arrive in that of this machine.
+    readable = [
+        f.col(name).cast("string").alias(name) if kind == "timestamp" else f.col(f"`{name}`")
+        for name, kind in rows.dtypes
+        if name in columns
+    ]
+    found = rows.select(*readable).limit(limit).collect()
     lines = [columns, *([_cell(value) for value in row] for row in found)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return "\n".join(
@@ -57,8 +64,6 @@ def _written(value: Any) -> str:
         return ""
     if isinstance(value, Decimal):
         return format(value.normalize(), "f")
-    if isinstance(value, datetime):
-        return value.isoformat(" ")
     if isinstance(value, list):
         shown = ", ".join(map(_written, value[:3]))
         return f"[{shown}, … {len(value)}]" if len(value) > 3 else f"[{shown}]"

@@ -1,4 +1,4 @@
-"""Silver: one table for each payload case, decimals exact, every event once."""
+"""Silver: one table for each payload case, decimals exact."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
-from tardis_machine.lake.columns import (
+from tardis_machine.lake.decode.columns import (
     Column,
     Defects,
     choice,
@@ -19,9 +19,11 @@ from tardis_machine.lake.columns import (
     text,
     time,
 )
-from tardis_machine.lake.decode import envelopes, payloads
+from tardis_machine.lake.decode.envelopes import envelopes, payloads
+from tardis_machine.lake.records import schema_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 _SIDE: Final = bronze_pb2.Side.DESCRIPTOR
@@ -40,8 +42,6 @@ class SilverTable(NamedTuple):
     case: str
     name: str
     columns: tuple[Column, ...]
-    ident: str | None = None
-    """A column by which the exchange itself tells events apart, where it has a value."""
 
 
 def _no_levels(fields: pa.RecordBatch, defects: Defects) -> pa.Array:
@@ -62,7 +62,7 @@ def _listed_symbols(fields: pa.RecordBatch, _: Defects) -> pa.Array:
 TABLES: Final[dict[str, SilverTable]] = {
     table.case: table
     for table in (
-        SilverTable("trade", "trades", (_EVENT_TS, text("trade_id"), *_PRICED), ident="trade_id"),
+        SilverTable("trade", "trades", (_EVENT_TS, text("trade_id"), *_PRICED)),
         SilverTable(
             "bookChange",
             "book_changes",
@@ -207,40 +207,50 @@ KEY: Final[dict[str, str]] = {
 }
 """The columns that all Silver tables begin with."""
 
-EVENT_KEY: Final = ("exchange", "day", "local_ts", "event_id")
-"""What tells events apart: the id alone would do, the rest says which files can have it."""
+DEFECT: Final = "defect"
+"""Beside a table's columns: what keeps a row out of it."""
 
 
-def schema(case: str) -> str:
-    """Give a table's columns as Spark writes them."""
-    columns = KEY | {column.name: column.spark_type for column in TABLES[case].columns}
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+def columns(case: str) -> dict[str, str]:
+    """Give a table's columns and their types."""
+    return KEY | {column.name: column.spark_type for column in TABLES[case].columns}
 
 
 def rows(events: "DataFrame", case: str) -> "DataFrame":
-    """Turn the sound Bronze events of one payload case into rows of its table."""
-    own = events.where((events.payload_case == case) & events.defect.isNull())
-    return own.select(*KEY, "value").mapInArrow(partial(_row_batches, case), schema(case))
+    """Turn the Bronze events of one payload case into rows of its table, each with its defect."""
+    own = events.where(events.payload_case == case).select(*KEY, "value")
+    schema = schema_of({**columns(case), DEFECT: "STRING"})
+    return own.mapInArrow(partial(_row_batches, case), schema)
 
 
-def distinct(rows: "DataFrame", case: str) -> "DataFrame":
-    """Keep one row of each event, and of each trade that the exchange gave an id."""
+def one_of_each_trade(trades: "DataFrame", known: "DataFrame") -> "DataFrame":
+    """Leave out trades that another server took as well: those in `known`, and all but one here.
+
+    They are one when exchange, symbol, trade id, exchange time, price, amount and side agree. Ids
+    that are empty or all zeros, which some exchanges send, do not count.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    if TABLES[case].ident is None:
-        # By all that the merge compares, so that rows are where it needs them already.
-        return rows.dropDuplicates(list(EVENT_KEY))
-    keyed = rows.alias("r").withColumn("_ident", f.expr(ident_key(case).replace("{}", "r")))
-    return keyed.dropDuplicates(["exchange", "symbol", "_ident"]).drop("_ident")
+    same = ["exchange", "symbol", "_identity"]
+    own = trades.withColumn("_identity", _identity())
+    others = known.withColumn("_identity", _identity()).where(f.col("_identity").isNotNull())
+    # One sent again has its event id in the table, and is found by that.
+    fresh = own.join(others.select(*same), same, "left_anti")
+    return (
+        fresh.withColumn(
+            "_identity", f.coalesce("_identity", f.concat(f.lit("event:"), "event_id"))
+        )
+        .dropDuplicates(same)
+        .select(*trades.columns)
+    )
 
 
-def ident_key(case: str) -> str:
-    """Give the SQL that tells rows of one exchange and symbol apart; `{}` is the table's alias.
+def _identity() -> "SparkColumn":
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    The same event has the same trade id, so that this finds both kinds of duplicates. Rows without
-    one have their event id in its place.
-    """
-    return f"coalesce({{}}.{TABLES[case].ident}, concat('event:', {{}}.event_id))"
+    parts = ("trade_id", f.unix_micros("event_ts"), "price", "amount", "side")
+    counts = f.translate("trade_id", "0-", "") != ""
+    return f.when(counts, f.concat_ws("|", *parts))
 
 
 def book_levels(book_changes: "DataFrame") -> "DataFrame":
@@ -256,37 +266,19 @@ def book_levels(book_changes: "DataFrame") -> "DataFrame":
     return side("bid", "bids").unionByName(side("ask", "asks"))
 
 
-def defects(case: str, values: pa.Array) -> Defects:
-    """Tell what keeps each of these payloads out of its table."""
+def read(case: str, values: pa.Array) -> tuple[dict[str, pa.Array], Defects]:
+    """Read a case's own columns from its payloads, and find what keeps rows out of its table."""
     decoded = payloads(case, values)
-    found: Defects = dict(decoded.bad)
-    for column in TABLES[case].columns:
-        column.read(decoded.columns, found)
-    return found
-
-
-def selected(case: str, events: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
-    """Give columns of a case's inspected events; columns of other cases are null."""
-    known = {column.name: column for column in TABLES[case].columns}
-    fields = payloads(case, envelopes(events.column("value")).columns.column(case)).columns
-    present = {name for name in names if name in known or name in events.schema.names}
-    columns = {
-        # Their defects are known by now: such rows were set aside.
-        name: known[name].read(fields, {}) if name in known else events.column(name)
-        for name in present
-    }
-    foreign = {
-        column.name: column.arrow_type for table in TABLES.values() for column in table.columns
-    }
-    return pa.RecordBatch.from_pydict(
-        {
-            name: columns[name] if name in columns else pa.nulls(len(events), foreign[name])
-            for name in names
-        }
-    )
+    defects: Defects = dict(decoded.bad)
+    return {
+        column.name: column.read(decoded.columns, defects) for column in TABLES[case].columns
+    }, defects
 
 
 def _row_batches(case: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    names = [*KEY, *(column.name for column in TABLES[case].columns)]
+    names = list(columns(case))
     for batch in batches:
-        yield selected(case, batch, names)
+        own, defects = read(case, envelopes(batch.column("value")).columns.column(case))
+        every = {name: own[name] if name in own else batch.column(name) for name in names}
+        found = pa.array([defects.get(row) for row in range(len(batch))], pa.string())
+        yield pa.RecordBatch.from_pydict({**every, DEFECT: found})

@@ -4,12 +4,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tardis_machine.lake import bronze, silver
+from tardis_machine.lake import silver
 from tardis_machine.lake.errors import LakeError
+from tardis_machine.lake.events import EVENT
+from tardis_machine.lake.records import KEPT, schema_of
+from tardis_machine.lake.spans import listed, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,44 +34,67 @@ _CONFLICTS: Final = (
 )
 # Another writer has begun to make the table; or something else is there, which does not pass.
 _BEING_MADE: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
-_MICROSECOND: Final = timedelta(microseconds=1)
+# Small files of a day are joined as it grows: never those that are large already.
+_GROWING: Final = (("delta.autoOptimize.autoCompact", "true"),)
 
 
 class Table(NamedTuple):
     """A table: its path under the root, its columns, how its files are laid out."""
 
     path: str
-    schema: str
+    columns: dict[str, str]
     partitioned_by: tuple[str, ...] = ("exchange", "day")
     ordered_by: tuple[str, ...] = ("symbol", "local_ts")
     statistics: tuple[str, ...] = ("symbol", "local_ts", "event_id")
-    properties: tuple[tuple[str, str], ...] = ()
+    properties: tuple[tuple[str, str], ...] = _GROWING
 
 
 QUARANTINE: Final = Table(
     "bronze/quarantine",
-    "id STRING, stage STRING, reason STRING, event_id STRING, exchange STRING, symbol STRING, "
-    "payload_case STRING, local_ts TIMESTAMP, " + bronze.schema_of(bronze.KEPT),
+    {
+        "id": "STRING",
+        "stage": "STRING",
+        "reason": "STRING",
+        "event_id": "STRING",
+        "exchange": "STRING",
+        "symbol": "STRING",
+        "payload_case": "STRING",
+        "data_type": "STRING",
+        "local_ts": "TIMESTAMP",
+        "unit": "STRING",
+        **KEPT,
+    },
     partitioned_by=(),
     ordered_by=("id",),
     statistics=("id", "exchange", "local_ts"),
 )
 MANIFEST: Final = Table(
     "bronze/backfills",
-    "exchange STRING, day DATE, start TIMESTAMP, end TIMESTAMP, data_type STRING, "
-    "symbols ARRAY<STRING>, events BIGINT, unit STRING, finished TIMESTAMP",
+    {
+        "exchange": "STRING",
+        "day": "DATE",
+        "start": "TIMESTAMP",
+        "end": "TIMESTAMP",
+        "layer": "STRING",
+        "data_type": "STRING",
+        "symbols": "ARRAY<STRING>",
+        "events": "BIGINT",
+        "rejected": "BIGINT",
+        "unit": "STRING",
+        "generation": "BIGINT",
+        "finished": "TIMESTAMP",
+    },
     partitioned_by=(),
     ordered_by=("exchange", "day"),
     statistics=("exchange", "day"),
 )
 EVENTS: Final = Table(
     "bronze/events",
-    bronze.schema(),
-    statistics=("symbol", "payload_case", "local_ts", "event_id"),
-    properties=(("delta.appendOnly", "true"),),
+    EVENT,
+    statistics=("symbol", "payload_case", "data_type", "local_ts", "event_id"),
 )
 SILVER: Final[dict[str, Table]] = {
-    case: Table(f"silver/{table.name}", silver.schema(case))
+    case: Table(f"silver/{table.name}", silver.columns(case))
     for case, table in silver.TABLES.items()
 }
 """By payload case."""
@@ -80,25 +105,16 @@ ALL: Final[dict[str, Table]] = {
 """By name, such as `events` and `trades`."""
 
 
-class Span(NamedTuple):
-    """What a batch touches: exchanges, and local times from first to last."""
+class Commit(NamedTuple):
+    """What makes an append happen once: who writes, and which of its batches this is."""
 
-    exchanges: tuple[str, ...]
-    first: datetime
-    last: datetime
+    application: str
+    version: int
 
-    def widened(self, slack: timedelta) -> "Span":
-        """Reach further at both ends."""
-        return Span(self.exchanges, self.first - slack, self.last + slack)
-
-    def condition(self, alias: str) -> str:
-        """Confine a query to files that may hold these: by literals, so that others are skipped."""
-        exchanges = ", ".join(_literal(each) for each in self.exchanges)
-        return (
-            f"{alias}.exchange IN ({exchanges}) "
-            f"AND {alias}.day BETWEEN {_day(self.first.date())} AND {_day(self.last.date())} "
-            f"AND {alias}.local_ts BETWEEN {_instant(self.first)} AND {_instant(self.last)}"
-        )
+    @property
+    def label(self) -> str:
+        """What the table's history shows of it."""
+        return f"{self.application}#{self.version}"
 
 
 class Tables:
@@ -141,10 +157,10 @@ class Tables:
             ("delta.dataSkippingStatsColumns", ",".join(table.statistics)),
             *table.properties,
         )
-        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in properties)
+        assigned = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties)
         statement = (
-            f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({table.schema}) USING delta "
-            f"{partitioned} TBLPROPERTIES ({listed})"
+            f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({schema_of(table.columns)}) "
+            f"USING delta {partitioned} TBLPROPERTIES ({assigned})"
         )
         retried(
             f"create {table.path}",
@@ -160,44 +176,92 @@ class Tables:
             raise LakeError(f"there is no table {self.path(table)}")
         return self.spark.read.format("delta").load(self.path(table))
 
-    def append_once(self, rows: "DataFrame", table: Table, application: str, version: int) -> None:
-        """Append rows, unless this version of this application's has been appended already."""
+    def append_once(self, rows: "DataFrame", table: Table, commit: Commit) -> None:
+        """Append rows, unless this commit has been made already."""
         self.create(table)
         writer = (
-            rows.sortWithinPartitions(*table.partitioned_by, *table.ordered_by)
-            .write.format("delta")
+            rows.write.format("delta")
             .mode("append")
             .option("mergeSchema", "true")
-            .option("txnAppId", application)
-            .option("txnVersion", version)
+            .option("txnAppId", commit.application)
+            .option("txnVersion", commit.version)
+            .option("userMetadata", commit.label)
         )
         retried(f"append to {table.path}", lambda: writer.save(self.path(table)))
 
+    def has(self, table: Table, commit: Commit) -> bool:
+        """Tell whether a commit is among those that the table's history still shows."""
+        if not self.exists(table):
+            return False
+        history = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)}")
+        return bool(history.where(history.userMetadata == commit.label).limit(1).collect())
+
     def insert_new(
         self,
-        rows: "DataFrame",
+        rows: Callable[[], "DataFrame"],
         table: Table,
         keys: Sequence[str],
-        span: Span | None = None,
+        where: str = "",
     ) -> int:
         """Insert the rows whose keys the table does not have; tell how many that were.
 
-        `keys` are SQL expressions over the columns of either side, `{}` standing for its alias.
+        `where` confines the rows of the table, `t`, that are compared. `rows` is asked again when
+        another writer was quicker, since it may have looked at the table.
         """
         self.create(table)
-        matched = [f"{key.replace('{}', 't')} = {key.replace('{}', 's')}" for key in keys]
-        condition = " AND ".join([*([span.condition("t")] if span else []), *matched])
+        matched = " AND ".join(
+            [*([where] if where else []), *(f"t.{key} = s.{key}" for key in keys)]
+        )
         statement = (
             f"MERGE WITH SCHEMA EVOLUTION INTO {self.name(table)} t USING {{source}} s "
-            f"ON {condition} WHEN NOT MATCHED THEN INSERT *"
+            f"ON {matched} WHEN NOT MATCHED THEN INSERT *"
         )
 
         def merge() -> int:
-            [result] = rows.sparkSession.sql(statement, source=rows).collect()
+            source = rows()
+            [result] = source.sparkSession.sql(statement, source=source).collect()
             inserted: int = result["num_inserted_rows"]
             return inserted
 
         return retried(f"merge into {table.path}", merge)
+
+    def replace(self, rows: Callable[[], "DataFrame"], table: Table, where: str) -> None:
+        """Put these rows in the place of all that a condition meets, in one commit."""
+        self.create(table)
+
+        def overwrite() -> None:
+            (
+                rows()
+                .write.format("delta")
+                .mode("overwrite")
+                .option("mergeSchema", "true")
+                .option("replaceWhere", where)
+                .save(self.path(table))
+            )
+
+        retried(f"replace in {table.path}", overwrite)
+
+    def delete(self, table: Table, where: str) -> None:
+        """Delete the rows that a condition meets."""
+        statement = f"DELETE FROM {self.name(table)} WHERE {where}"  # noqa: S608 - our own words
+        retried(f"delete in {table.path}", lambda: self.spark.sql(statement).collect())
+
+    def delete_matching(self, rows: "DataFrame", table: Table, key: str) -> None:
+        """Delete the rows whose key is among these."""
+        statement = (
+            f"MERGE INTO {self.name(table)} t USING {{source}} s ON t.{key} = s.{key} "
+            "WHEN MATCHED THEN DELETE"
+        )
+        keys = rows.select(key).distinct()
+        retried(
+            f"delete in {table.path}",
+            lambda: self.spark.sql(statement, source=keys).collect(),
+        )
+
+
+def among(column: str, values: Sequence[str]) -> str:
+    """Write that a column has one of these values."""
+    return f"{column} IN ({listed(values)})"
 
 
 def retried(
@@ -218,17 +282,3 @@ def retried(
             log.info("table changed meanwhile", extra={"doing": what, "again_in_s": round(wait, 1)})
             time.sleep(wait)
     return act()
-
-
-def _literal(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _day(day: date) -> str:
-    return f"DATE'{day.isoformat()}'"
-
-
-def _instant(moment: datetime) -> str:
-    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
-    return f"timestamp_micros({(moment - epoch) // _MICROSECOND}L)"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tardis_machine.lake.bronze import RECORD
+from tardis_machine.lake.records import RECORD
 
 if TYPE_CHECKING:
     from pathlib import Path

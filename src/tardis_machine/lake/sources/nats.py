@@ -1,6 +1,7 @@
 """A NATS JetStream stream as a stream of records: explicit sequences, so that batches repeat."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,8 +16,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tardis_machine.lake.bronze import RECORD, schema_of
 from tardis_machine.lake.errors import DataLossError, LakeError
+from tardis_machine.lake.records import RECORD, schema_of
 from tardis_machine.lake.session import parallelism
 
 if TYPE_CHECKING:
@@ -43,6 +44,18 @@ _ARROW: Final = pa.schema(
         ("value", pa.binary()),
     ]
 )
+
+
+Offset = dict[str, int | str]
+"""The sequence that comes next, and of which stream: its name and when it was made."""
+
+
+class Bounds(NamedTuple):
+    """A stream as it is now: when it was made, its first sequence, the one that will come next."""
+
+    created: str
+    first: int
+    end: int
 
 
 class Reading(NamedTuple):
@@ -98,44 +111,43 @@ class Sequences(InputPartition):
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads between sequences; an offset is the sequence that comes next."""
+    """Reads between sequences; an offset is the sequence that comes next, and whose it is."""
 
     def __init__(self, config: "NatsConfig", reading: Reading) -> None:
         self._config = config
         self._reading = reading
         self._target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        first, end = self._bounds()
-        return {"next": end if self._reading.starting == "latest" else first}
+    def initialOffset(self) -> Offset:  # noqa: N802
+        bounds = self._bounds()
+        latest = self._reading.starting == "latest"
+        return self._offset(bounds, bounds.end if latest else bounds.first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._reading.max_events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        _, self._target = self._bounds()
+        self._target = self._bounds().end
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        first, end = self._bounds()
-        if end < start["next"]:
-            raise LakeError(
-                f"NATS stream {self._reading.stream} ends before {end}, but {start['next']} comes "
-                "next by the checkpoint: it was deleted and made anew. Use a new checkpoint"
-            )
-        self._check_loss(start["next"], first)
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        bounds = self._checked(start)
+        follows = int(start["next"])
+        end = bounds.end
+        self._check_loss(follows, bounds.first)
         if self._target is not None:
-            end = max(min(end, self._target), start["next"])
+            end = max(min(end, self._target), follows)
         if isinstance(limit, ReadMaxRows):
             # Counted from what is left, so that a trimmed range is not read as empty batches.
-            end = min(end, max(start["next"], first) + limit.max_rows)
+            end = min(end, max(follows, bounds.first) + limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             raise LakeError(f"a NATS stream cannot be limited by {type(limit).__name__}")
-        return {"next": end}
+        return self._offset(bounds, end)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Sequences]:
-        first, _ = self._bounds()
-        self._check_loss(start["next"], first, end["next"])
-        begin, stop = max(start["next"], first), end["next"]
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Sequences]:
+        bounds = self._checked(end)
+        follows, stop = int(start["next"]), int(end["next"])
+        self._check_loss(follows, bounds.first, stop)
+        begin = max(follows, bounds.first)
         if begin >= stop:
             return []
         count = max(1, min(self._reading.partitions, (stop - begin) // _LEAST))
@@ -162,36 +174,71 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 kept = [each for each in fetched if _tokens(each)[0] <= wanted.last]
                 for sequence, _, _ in map(_tokens, kept):
                     if sequence != expected:
-                        await self._check_gap(js, expected, sequence)
+                        await self._check_gap(client, expected, sequence)
                     expected = sequence + 1
                 if kept:
                     yield _batch(self._reading.stream, kept)
                 if len(kept) < len(fetched) or expected > wanted.last:
                     break
             await messages.aclose()
-            await self._check_gap(js, expected, wanted.last + 1)
+            await self._check_gap(client, expected, wanted.last + 1)
         finally:
             await client.close()
 
-    def _bounds(self) -> tuple[int, int]:
-        """Tell the first sequence there is, and the one that will come next."""
+    def _offset(self, bounds: Bounds, sequence: int) -> Offset:
+        return {"next": sequence, "stream": self._reading.stream, "created": bounds.created}
+
+    def _checked(self, offset: Offset) -> Bounds:
+        """Ask for the stream's bounds, and refuse sequences of another one."""
+        bounds = self._bounds()
+        known = (offset.get("stream"), offset.get("created"))
+        if known != (self._reading.stream, bounds.created):
+            was = f"{known[0]} of {known[1]}" if known[0] else "a stream that it does not name"
+            raise LakeError(
+                f"the checkpoint has its place in {was}, but NATS stream {self._reading.stream} "
+                f"was made at {bounds.created}: its sequences are others. Use a new --checkpoint, "
+                "which reads this stream from --starting on"
+            )
+        return bounds
+
+    def _bounds(self) -> Bounds:
         return _run(self._config, self._ask_bounds)
 
-    async def _ask_bounds(self, client: Any) -> tuple[int, int]:
-        state = (await client.jetstream().stream_info(self._reading.stream)).state
-        return max(state.first_seq, 1), state.last_seq + 1
+    async def _ask_bounds(self, client: Any) -> Bounds:
+        info = await client.jetstream().stream_info(self._reading.stream)
+        state = info.state
+        return Bounds(info.created.isoformat(), max(state.first_seq, 1), state.last_seq + 1)
 
-    async def _check_gap(self, js: Any, expected: int, found: int) -> None:
-        """Tell messages deleted one by one, which is a publisher's wish, from trimmed ones."""
-        if expected >= found:
+    async def _check_gap(self, client: Any, expected: int, found: int) -> None:
+        """Tell messages that someone deleted from those the stream lost, or let go of.
+
+        A stream that keeps so many messages of each subject drops others in its middle, too.
+        """
+        if expected >= found or self._reading.skip_lost:
             return
-        state = (await js.stream_info(self._reading.stream)).state
-        self._check_loss(expected, min(state.first_seq, found))
+        info = await _details(client, self._reading.stream)
+        state = info["state"]
+        self._check_loss(expected, min(state["first_seq"], found))
+        missing = range(max(expected, state["first_seq"]), found)
+        deleted = set(state.get("deleted") or ())
+        per_subject = info["config"].get("max_msgs_per_subject", -1) > 0
+        lost = [each for each in missing if per_subject or each not in deleted]
+        if lost:
+            raise DataLossError(f"NATS stream {self._reading.stream}", lost[0], lost[-1])
 
     def _check_loss(self, expected: int, first: int, end: int | None = None) -> None:
         first = first if end is None else min(first, end)
         if first > expected and not self._reading.skip_lost:
             raise DataLossError(f"NATS stream {self._reading.stream}", expected, first - 1)
+
+
+async def _details(client: Any, stream: str) -> dict[str, Any]:
+    """Ask for a stream with the sequences deleted from it, which the client does not ask for."""
+    subject = f"$JS.API.STREAM.INFO.{stream}"
+    asked = json.dumps({"deleted_details": True}).encode()
+    answer = await client.request(subject, asked, timeout=_TIMEOUT_S)
+    details: dict[str, Any] = json.loads(answer.data)
+    return details
 
 
 def _run(config: "NatsConfig", ask: Callable[[Any], Awaitable[T]]) -> T:

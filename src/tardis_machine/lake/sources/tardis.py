@@ -2,9 +2,11 @@
 
 Options are those of a normalized replay: `exchange` (several by commas), `symbols`, `from`, `to`,
 `dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver tables that these types
-have; `columns` names those that are wanted. `as=records` gives Bronze records instead.
-`cacheDir`, `endpoint`, `sampleData` say where history comes from; the API key is never an option:
-executors take it from TM_API_KEY or TM_API_KEY_FILE in their own environment.
+have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
+`records`, `events` or `rejects` of Bronze, `disconnects`, or `rows` of the payload case that `case`
+names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`, `sampleData`
+say where history comes from; the API key is never an option: executors take it from TM_API_KEY or
+TM_API_KEY_FILE in their own environment.
 """
 
 import os
@@ -17,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -31,30 +32,44 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tardis_machine.config import resolve
-from tardis_machine.emit import datatypes
 from tardis_machine.history import History
 from tardis_machine.history.settings import HistoryConfig
-from tardis_machine.lake import bronze, silver
+from tardis_machine.lake import silver
 from tardis_machine.lake.errors import LakeError
-from tardis_machine.messages import CASES, snapshot_case
+from tardis_machine.lake.records import schema_of
+from tardis_machine.lake.sources.projections import (
+    Chosen,
+    Disconnects,
+    Events,
+    Part,
+    Projection,
+    Records,
+    Rejects,
+    Rows,
+    project,
+)
+from tardis_machine.lake.spans import DAY_US
+from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
-from tardis_machine.replay import NormalizedReplay
 from tardis_machine.sample import SAMPLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FORMAT: Final = "tardis"
-_DAY_US: Final = 86_400_000_000
 _HOUR_US: Final = 3_600_000_000
 _MINUTE_US: Final = 60_000_000
 _FETCHES: Final = 60
 """How many fetches a whole job has under way, over all of its tasks."""
-_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, EqualTo)
+_WHOLE: Final[dict[str, type[Events | Rejects | Disconnects | Records]]] = {
+    "events": Events,
+    "rejects": Rejects,
+    "disconnects": Disconnects,
+    "records": Records,
+}
 
 
 def register(spark: "SparkSession") -> None:
@@ -67,8 +82,7 @@ def register(spark: "SparkSession") -> None:
 class Slice(InputPartition):
     """What one task replays, and how many fetches it may have under way."""
 
-    replay: ReplayNormalizedOptions
-    index: int
+    part: Part
     fetches: int
 
 
@@ -103,9 +117,7 @@ class TardisDataSource(DataSource):
         return _FORMAT
 
     def schema(self) -> str:
-        if self._records:
-            return bronze.schema_of(bronze.RECORD)
-        return bronze.schema_of(self._columns())
+        return schema_of(self._projection().columns)
 
     def reader(self, schema: Any) -> DataSourceReader:
         where = Where(
@@ -114,21 +126,24 @@ class TardisDataSource(DataSource):
             self.options.get("sampleData", "false").lower() == "true",
         )
         tasks = self.options.get("concurrentTasks")
-        columns = None if self._records else tuple(self._columns())
         return TardisReader(
             self._replays(),
             where,
-            columns=columns,
+            self._projection(),
             concurrent_tasks=int(tasks) if tasks else None,
+            buckets=int(self.options.get("buckets", "1")),
             request_id=self.options.get("requestId", ""),
         )
 
-    @property
-    def _records(self) -> bool:
+    def _projection(self) -> Projection:
         given = self.options.get("as", "columns")
-        if given not in {"columns", "records"}:
-            raise LakeError(f"as={given}: expected columns or records")
-        return given == "records"
+        if given == "columns":
+            return Chosen(self._columns())
+        if given == "rows":
+            return Rows(self._required("case"))
+        if given in _WHOLE:
+            return _WHOLE[given]()
+        raise LakeError(f"as={given}: expected columns, rows, {', '.join(_WHOLE)}")
 
     def _replays(self) -> list[ReplayNormalizedOptions]:
         asked = {
@@ -143,10 +158,9 @@ class TardisDataSource(DataSource):
         return parse_replay_normalized(msgspec.json.encode(every).decode(), strict=True)
 
     def _columns(self) -> dict[str, str]:
-        cases = cases_of(self._replays())
         known = {"payload_case": "STRING", **silver.KEY}
-        for case in cases:
-            known |= {column.name: column.spark_type for column in silver.TABLES[case].columns}
+        for case in cases_of(self._replays()):
+            known |= silver.columns(case)
         wanted = _listed(self.options.get("columns") or ",".join(known))
         unknown = [name for name in wanted if name not in known]
         if unknown:
@@ -167,17 +181,42 @@ class TardisReader(DataSourceReader):
         self,
         replays: Sequence[ReplayNormalizedOptions],
         where: Where,
+        projection: Projection,
         *,
-        columns: Sequence[str] | None,
         concurrent_tasks: int | None = None,
+        buckets: int = 1,
         request_id: str = "",
     ) -> None:
         self._replays = list(replays)
         self._where = where
-        self._columns = columns
+        self._projection = projection
         self._concurrent = concurrent_tasks
+        self._buckets = buckets
         self._request_id = request_id
         self._ingest_us = time.time_ns() // 1000
+
+    def partitions(self) -> Sequence[Slice]:
+        found = [
+            (kept_from, part)
+            for replay in self._replays
+            for bucket in self._bucketed(replay)
+            for kept_from, part in slices(bucket)
+        ]
+        tasks = min(self._concurrent or len(found), len(found))
+        fetches = max(1, _FETCHES // max(tasks, 1))
+        return [
+            Slice(Part(part, kept_from, index, self._request_id, self._ingest_us), fetches)
+            for index, (kept_from, part) in enumerate(found)
+        ]
+
+    def _bucketed(self, replay: ReplayNormalizedOptions) -> list[ReplayNormalizedOptions]:
+        buckets = bucketed(replay, self._buckets)
+        # All of them see a disconnect, each after its own last message: the first one tells.
+        return buckets[:1] if isinstance(self._projection, Disconnects) else buckets
+
+    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        with self._where.history(partition.fetches) as history:
+            yield from project(self._projection, partition.part, history)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Ask history for less. Spark filters all the same: slices are cut by the minute."""
@@ -193,70 +232,8 @@ class TardisReader(DataSourceReader):
             elif attribute == ("local_ts",) and isinstance(each, _TIMES):
                 self._confine(each, _us(each.value))
             elif attribute == ("day",) and isinstance(each, _TIMES):
-                self._confine(each, _us(each.value), last=_DAY_US - 1)
+                self._confine(each, _us(each.value), last=DAY_US - 1)
         return filters
-
-    def partitions(self) -> Sequence[Slice]:
-        found = [part for replay in self._replays for part in slices(replay)]
-        tasks = min(self._concurrent or len(found), len(found))
-        return [
-            Slice(part, index, max(1, _FETCHES // max(tasks, 1)))
-            for index, part in enumerate(found)
-        ]
-
-    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        history = self._where.history(partition.fetches)
-        try:
-            for batch in self._records(partition, history):
-                if self._columns is None:
-                    yield batch
-                else:
-                    yield from rows(batch, self._columns)
-        finally:
-            history.close()
-
-    def _records(self, partition: Slice, history: History) -> Iterator[pa.RecordBatch]:
-        context = Context(
-            producer_id="lake",
-            origin=Origin.REPLAY,
-            ingest_us=self._ingest_us,
-            request_id=self._request_id,
-            transport="spark",
-        )
-        encoder = Encoder(context)
-        values: list[bytes] = []
-        position = first = 0
-        with NormalizedReplay([partition.replay], history=history) as replay:
-            for batch in replay.batches():
-                # A line without an envelope stays a record, and ends in quarantine.
-                encoded = encoder.encode_lines(batch.data, position)
-                if encoded.rejected:
-                    values += [
-                        event.value if isinstance(event, Event) else event.line
-                        for event in encoded.in_order()
-                    ]
-                else:
-                    values += encoded.values()
-                position += batch.count
-                if len(values) >= _ROWS:
-                    yield self._batch(partition, first, values)
-                    first, values = position, []
-        if values:
-            yield self._batch(partition, first, values)
-
-    def _batch(self, partition: Slice, first: int, values: list[bytes]) -> pa.RecordBatch:
-        count = len(values)
-        columns = [
-            pa.repeat(_FORMAT, count),
-            pa.repeat(partition.replay.exchange, count),
-            pa.repeat(pa.scalar(partition.index, pa.int32()), count),
-            pa.arange(first, first + count),
-            pa.repeat(pa.scalar(self._ingest_us, pa.timestamp("us", tz="UTC")), count),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-            pa.array(values, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=list(bronze.RECORD))
 
     def _confine(self, each: Any, us: int, *, last: int = 0) -> None:
         start = us if isinstance(each, GreaterThan | GreaterThanOrEqual | EqualTo) else None
@@ -266,30 +243,43 @@ class TardisReader(DataSourceReader):
         ]
 
 
-def slices(replay: ReplayNormalizedOptions) -> Iterator[ReplayNormalizedOptions]:
-    """Cut a replay into what tasks can do apart: hours of trades, days of all that has state.
+def bucketed(replay: ReplayNormalizedOptions, count: int) -> list[ReplayNormalizedOptions]:
+    """Spread a replay's symbols over as many replays; those of all symbols stay one."""
+    if replay.symbols is None or count <= 1 or len(replay.symbols) <= 1:
+        return [replay]
+    return [
+        msgspec.structs.replace(replay, symbols=replay.symbols[first::count])
+        for first in range(min(count, len(replay.symbols)))
+    ]
 
-    Each day is recorded on its own and begins with fresh book snapshots.
+
+def slices(
+    replay: ReplayNormalizedOptions,
+) -> Iterator[tuple[int, ReplayNormalizedOptions]]:
+    """Cut a replay into what tasks can do apart, each with the time from which rows are kept.
+
+    Each day is recorded on its own and begins with fresh book snapshots: what has state is
+    replayed from there. Trades have none, and are cut by the hour.
     """
-    step = _HOUR_US if stateless(replay) else _DAY_US
+    step = _HOUR_US if stateless(replay) else DAY_US
     start = replay.from_
     while start < replay.to:
         end = min((start // step + 1) * step, replay.to)
-        yield msgspec.structs.replace(replay, from_=start, to=end)
+        begin = start if stateless(replay) else start // DAY_US * DAY_US
+        yield start, msgspec.structs.replace(replay, from_=begin, to=end)
         start = end
 
 
 def stateless(replay: ReplayNormalizedOptions) -> bool:
-    """Tell whether a replay can begin anywhere."""
-    return set(replay.data_types) == {"trade"}
+    """Tell whether a replay can begin anywhere: disconnects have the time of what came before."""
+    return set(replay.data_types) == {"trade"} and not replay.with_disconnect_messages
 
 
 def confined(
     replay: ReplayNormalizedOptions, start: int | None, end: int | None
 ) -> ReplayNormalizedOptions | None:
-    """Leave out what lies before `start` and from `end` on; None if nothing is left."""
-    step = _MINUTE_US if stateless(replay) else _DAY_US
-    first = replay.from_ if start is None else max(replay.from_, start // step * step)
+    """Leave out minutes before `start` and from `end` on; None if nothing is left."""
+    first = replay.from_ if start is None else max(replay.from_, start // _MINUTE_US * _MINUTE_US)
     last = replay.to if end is None else min(replay.to, -(-end // _MINUTE_US) * _MINUTE_US)
     return msgspec.structs.replace(replay, from_=first, to=last) if first < last else None
 
@@ -298,28 +288,10 @@ def cases_of(replays: Iterable[ReplayNormalizedOptions]) -> list[str]:
     """Name the payload cases that these replays give."""
     found: dict[str, None] = {}
     for replay in replays:
-        for data_type in datatypes.parse_all(replay.data_types):
-            if isinstance(data_type, datatypes.BookSnapshots):
-                found[snapshot_case(data_type.name, grouped=data_type.grouping is not None)] = None
-            else:
-                found[CASES[data_type.message_type]] = None
+        found |= dict.fromkeys(case_of(data_type) for data_type in replay.data_types)
         if replay.with_disconnect_messages:
-            found["disconnect"] = None
+            found[DISCONNECT] = None
     return list(found)
-
-
-def rows(records: pa.RecordBatch, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Turn Bronze records into rows of these columns; those of other payload cases are null."""
-    for inspected in bronze.inspect([records]):
-        for trouble in ("reason", "defect"):
-            bad = inspected.column(trouble).drop_null()
-            if len(bad):
-                raise LakeError(
-                    f"{bad[0]}. Read it with as=records, which keeps what it cannot hold"
-                )
-        for case in pc.unique(inspected.column("payload_case")).to_pylist():
-            own = inspected.filter(pc.equal(inspected.column("payload_case"), case))
-            yield silver.selected(case, own, columns)
 
 
 def _named(

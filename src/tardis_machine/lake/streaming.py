@@ -5,9 +5,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from tardis_machine.lake.batches import Written, grouped, write_batch, write_silver
 from tardis_machine.lake.errors import LakeError
-from tardis_machine.lake.pipeline import Commit, Landed, build_silver, land
-from tardis_machine.lake.tables import EVENTS, Tables
+from tardis_machine.lake.tables import EVENTS, Commit, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,13 +46,22 @@ def start(
 ) -> "StreamingQuery":
     """Bring a stream of records into the tables: all there is now (`once`), or as it comes."""
     root = tables.root
+    done: list[int] = []
 
     def batch(rows: "DataFrame", number: int) -> None:
         own = Tables(rows.sparkSession, root)
         began = time.monotonic()
         application = f"stream/{checkpoint_id(rows.sparkSession, checkpoint)}"
-        landed = land(own, rows, Commit(application, number), bronze_only=bronze_only)
-        _log(number, landed, time.monotonic() - began)
+        written = write_batch(
+            own,
+            rows,
+            Commit(application, number),
+            bronze_only=bronze_only,
+            # Only the first can be one that an earlier process began.
+            may_repeat=not done,
+        )
+        done[:] = [number]
+        _log(number, written, time.monotonic() - began)
 
     return _started(records.writeStream.foreachBatch(batch), checkpoint, once, interval_s)
 
@@ -63,13 +72,16 @@ def start_silver(tables: Tables, checkpoint: str, *, max_files: int = 100) -> "S
     events = (
         tables.spark.readStream.format("delta")
         .option("maxFilesPerTrigger", max_files)
+        # A forced backfill replaces events in Bronze, and in Silver itself.
+        .option("skipChangeCommits", "true")
         .load(tables.path(EVENTS))
     )
 
     def batch(rows: "DataFrame", number: int) -> None:
         began = time.monotonic()
-        landed = build_silver(Tables(rows.sparkSession, root), rows)
-        _log(number, landed, time.monotonic() - began)
+        own = Tables(rows.sparkSession, root)
+        inserted, rejected = write_silver(own, rows, grouped(rows))
+        _log(number, Written(0, rejected, inserted), time.monotonic() - began)
 
     return _started(events.writeStream.foreachBatch(batch), checkpoint, once=True, interval_s=0)
 
@@ -94,15 +106,16 @@ def _started(
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def _log(number: int, landed: Landed, seconds: float) -> None:
+def _log(number: int, written: Written, seconds: float) -> None:
+    rows = max(written.events, sum(written.inserted.values()))
     log.info(
-        "batch landed",
+        "batch written",
         extra={
             "batch": number,
-            "events": landed.events,
-            "rejected": landed.rejected,
-            "new_rows": sum(landed.inserted.values()),
-            "rows_per_s": round(landed.events / max(seconds, 1e-3)),
+            "events": written.events,
+            "rejected": written.rejected,
+            "new_rows": sum(written.inserted.values()),
+            "rows_per_s": round(rows / max(seconds, 1e-3)),
         },
     )
 

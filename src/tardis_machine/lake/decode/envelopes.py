@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
 
 from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.messages import CASES
 
 if TYPE_CHECKING:
     from google._upb._message import Descriptor as UpbDescriptor
@@ -25,6 +26,12 @@ PAYLOADS: Final[dict[str, "Descriptor | UpbDescriptor"]] = {
     if field.message_type
 }
 """The messages of the payload cases, by the case's name, such as `bookChange`."""
+
+_NAME: Final = "name"
+_TYPES: Final = {
+    case: message_type for message_type, case in CASES.items() if message_type != "trade_bar"
+}
+"""The data types of cases whose messages have no name of their own."""
 
 _CONFIG: Final = ptars.PtarsConfig(timestamp_unit="us")
 # Confluent's framing: magic byte 0, a 4-byte schema id and, the envelope being the first message
@@ -46,7 +53,7 @@ class _Handler(Protocol):
 
 def envelopes(values: pa.Array) -> Decoded:
     """Decode envelopes; each payload case is a column of bytes, null in all rows but its own."""
-    columns, bad = _decoded(_envelope_handler(), _unframed(values))
+    columns, bad = _decoded(_envelope_handler(), unframed(values))
     names = [ENVELOPE.fields_by_name[name].json_name for name in columns.schema.names]
     renamed = [
         name if name in PAYLOADS else plain
@@ -58,6 +65,13 @@ def envelopes(values: pa.Array) -> Decoded:
 def payloads(case: str, values: pa.Array) -> Decoded:
     """Decode payloads of one case."""
     return _decoded(_payload_handler(case), values)
+
+
+def data_types(case: str, values: pa.Array) -> pa.Array:
+    """Name the data types of payloads of one case, as clients ask for them."""
+    if case in _TYPES:
+        return pa.repeat(_TYPES[case], len(values))
+    return _decoded(_name_handler(case), values).columns.column(_NAME)
 
 
 def _decoded(handler: _Handler, values: pa.Array) -> Decoded:
@@ -85,7 +99,8 @@ def _undecodable(handler: _Handler, values: pa.Array, start: int = 0) -> dict[in
     return {}
 
 
-def _unframed(values: pa.Array) -> pa.Array:
+def unframed(values: pa.Array) -> pa.Array:
+    """Take a schema registry's framing off."""
     framed = pc.starts_with(values, b"\0")
     if not pc.any(framed).as_py():
         return values
@@ -108,6 +123,20 @@ def _envelope_handler() -> _Handler:
     pool.Add(timestamp)
     pool.Add(file)
     return _handler(pool.FindMessageTypeByName(ENVELOPE.full_name))
+
+
+@cache
+def _name_handler(case: str) -> _Handler:
+    """A handler that reads a computed payload's name and skips the rest."""
+    own = PAYLOADS[case]
+    message = descriptor_pb2.DescriptorProto()
+    own.CopyToProto(message)
+    names = [field for field in message.field if field.name == _NAME]
+    file = descriptor_pb2.FileDescriptorProto(name=f"{case}_name.proto", syntax="proto3")
+    file.message_type.add(name=own.name, field=names)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return _handler(pool.FindMessageTypeByName(own.name))
 
 
 @cache

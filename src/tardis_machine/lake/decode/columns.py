@@ -12,6 +12,7 @@ Defects = dict[int, str]
 Read = Callable[[pa.RecordBatch, Defects], pa.Array]
 
 DECIMAL: Final = pa.decimal128(38, 18)
+_WHOLE_DIGITS: Final = 20
 TIME: Final = pa.timestamp("us", tz="UTC")
 _LEVEL: Final = pa.struct([("price", DECIMAL), ("amount", DECIMAL)])
 _LAST_US: Final = 253_402_300_799_999_999  # the end of the year 9999, where Spark's times end
@@ -134,15 +135,33 @@ def outside_time(values: pa.Array) -> list[int]:
 
 
 def _decimals(texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    try:
-        return texts.cast(DECIMAL), {}
-    except pa.ArrowInvalid:
-        present = pc.if_else(pc.equal(texts, ""), None, texts)
-        bad = _unfit_rows(present)
-        if bad:
-            mask = pa.array([row in bad for row in range(len(texts))])
-            present = pc.if_else(mask, None, present)
-        return present.cast(DECIMAL), bad
+    bad = _too_large(texts)
+    if not bad:
+        try:
+            return texts.cast(DECIMAL), {}
+        except pa.ArrowInvalid:
+            pass
+    present = _without(pc.if_else(pc.equal(texts, ""), None, texts), bad)
+    bad |= _unfit_rows(present)
+    return _without(present, bad).cast(DECIMAL), bad
+
+
+def _too_large(texts: pa.Array) -> dict[int, str]:
+    """Find numbers beyond DECIMAL's digits before the point: some of them Arrow casts to others."""
+    length = pc.utf8_length(texts)
+    if (pc.max(length).as_py() or 0) <= _WHOLE_DIGITS:
+        return {}
+    point = pc.find_substring(texts, ".")
+    whole = pc.if_else(pc.less(point, 0), length, point)
+    digits = pc.subtract(whole, pc.starts_with(texts, "-").cast(whole.type))
+    rows = pc.indices_nonzero(pc.greater(digits, _WHOLE_DIGITS)).to_pylist()
+    return {row: texts[row].as_py() for row in rows}
+
+
+def _without(texts: pa.Array, bad: dict[int, str]) -> pa.Array:
+    if not bad:
+        return texts
+    return pc.if_else(pa.array([row in bad for row in range(len(texts))]), None, texts)
 
 
 def _unfit_rows(texts: pa.Array, start: int = 0) -> dict[int, str]:

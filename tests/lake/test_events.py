@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
-from tardis_machine.lake import bronze
-from tests.lake.events import START_US, book_change, trade
+from tardis_machine.lake import events
+from tests.lake.events import START_US, trade
 
 
 def inspected(*values: bytes | None) -> list[dict[str, object]]:
@@ -22,8 +22,8 @@ def inspected(*values: bytes | None) -> list[dict[str, object]]:
         "headers": pa.nulls(count),
         "value": pa.array(values, pa.binary()),
     }
-    [batch] = bronze.inspect([pa.RecordBatch.from_pydict(columns)])
-    assert batch.schema.names == list(bronze.INSPECTED)
+    [batch] = events.inspect([pa.RecordBatch.from_pydict(columns)])
+    assert batch.schema.names == list(events.INSPECTED)
     found: list[dict[str, object]] = batch.to_pylist()
     return found
 
@@ -31,8 +31,7 @@ def inspected(*values: bytes | None) -> list[dict[str, object]]:
 def test_a_sound_record_has_its_envelopes_columns() -> None:
     [row] = inspected(trade(5, trade_id="a"))
     assert row["reason"] is None
-    assert row["defect"] is None
-    assert row["payload_case"] == "trade"
+    assert (row["payload_case"], row["data_type"]) == ("trade", "trade")
     assert (row["exchange"], row["symbol"], row["day"]) == ("bitmex", "XBTUSD", date(2024, 3, 1))
     assert (row["origin"], row["position"]) == ("replay", 5)
 
@@ -81,34 +80,15 @@ def test_times_beyond_the_calendar_have_a_reason() -> None:
     assert "outside the years" in str(row["reason"])
 
 
-@pytest.mark.parametrize(
-    ("value", "defect"),
-    [
-        (trade(0, price="0.1234567890123456789"), "price '0.1234567890123456789' does not fit"),
-        (trade(0, amount="123456789012345678901"), "amount '123456789012345678901' does not fit"),
-        (trade(0, price=""), "price is missing"),
-        (trade(0, price="NaN"), "price 'NaN' does not fit"),
-        (
-            book_change(0, [("1", "1"), ("2", "0.0000000000000000001")]),
-            "bids.amount '0.0000000000000000001' does not fit",
-        ),
-    ],
-)
-def test_what_silver_cannot_hold_has_a_defect_and_bronze_takes_it(
-    value: bytes, defect: str
-) -> None:
-    before, bad, after = inspected(trade(1), value, book_change(2, [("1", "2")]))
-    assert bad["reason"] is None
-    assert str(bad["defect"]).startswith(defect)
-    assert before["defect"] is None
-    assert after["defect"] is None
+def test_a_payload_of_a_newer_version_is_kept() -> None:
+    event = pb.NormalizedEvent.FromString(changed(trade=None))
+    newer = event.SerializeToString() + bytes([0xFA, 0x06, 0x02]) + b"hi"  # field 111
+    [row] = inspected(newer)
+    assert (row["reason"], row["payload_case"], row["data_type"]) == (None, events.NEWER, None)
 
 
-def test_a_payload_that_cannot_be_decoded_is_a_defect() -> None:
-    event = pb.NormalizedEvent.FromString(trade(0))
-    event.ClearField("trade")
+def test_a_payload_that_cannot_be_decoded_is_kept_in_bronze() -> None:
     # Field 100 with a payload that is no message.
-    broken = event.SerializeToString() + bytes([0xA2, 0x06, 0x03]) + b"\xff\xff\xff"
+    broken = changed(trade=None) + bytes([0xA2, 0x06, 0x03]) + b"\xff\xff\xff"
     [row] = inspected(broken)
-    assert row["payload_case"] == "trade"
-    assert "decode" in str(row["defect"])
+    assert (row["reason"], row["payload_case"]) == (None, "trade")

@@ -1,37 +1,27 @@
 """Bronze: every event as it came, with its envelope's columns and where it was read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf import unknown_fields
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
-from tardis_machine.lake import silver
-from tardis_machine.lake.columns import TIME, outside_time, words
-from tardis_machine.lake.decode import PAYLOADS, envelopes
+from tardis_machine.lake.decode.columns import TIME, outside_time, words
+from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, unframed
+from tardis_machine.lake.records import KEPT, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-RECORD: Final[dict[str, str]] = {
-    "bus": "STRING",
-    "destination": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-    "value": "BINARY",
-}
-"""A record as every source gives it."""
-
-_ENVELOPE: Final[dict[str, str]] = {
+ENVELOPE: Final[dict[str, str]] = {
     "event_id": "STRING",
     "exchange": "STRING",
     "day": "DATE",
     "symbol": "STRING",
     "payload_case": "STRING",
+    "data_type": "STRING",
     "local_ts": "TIMESTAMP",
     "ingest_ts": "TIMESTAMP",
     "origin": "STRING",
@@ -41,30 +31,22 @@ _ENVELOPE: Final[dict[str, str]] = {
     "meta": "MAP<STRING, STRING>",
 }
 
-EVENT: Final[dict[str, str]] = {
-    **_ENVELOPE,
-    "bus": "STRING",
-    "destination": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-}
+EVENT: Final[dict[str, str]] = {**ENVELOPE, **KEPT}
 """The columns of `bronze/events`."""
 
-KEPT: Final[dict[str, str]] = {name: kind for name, kind in RECORD.items() if name != "headers"}
-"""What tables keep of a record. Headers repeat what the envelope has; and a column of lists makes
-Spark measure the whole Arrow batch anew with each row that it adds."""
+INSPECTED: Final[dict[str, str]] = {**EVENT, "reason": "STRING"}
+"""A record with its envelope; a `reason` keeps it out of Bronze."""
 
-INSPECTED: Final[dict[str, str]] = {**KEPT, **_ENVELOPE, "reason": "STRING", "defect": "STRING"}
-"""A record with its envelope; `reason` keeps it out of Bronze, `defect` out of Silver."""
+NEWER: Final = "newer"
+"""The payload case of an event whose payload this version does not know: kept for the one that
+does."""
 
 _ID: Final = r"^[0-9a-f]{32}$"
+_FIRST_PAYLOAD: Final = 100
 
 
 def inspected(records: "DataFrame") -> "DataFrame":
-    """Read each record's envelope and find what is wrong with it, if anything is."""
+    """Read each record's envelope and find what keeps it out of Bronze, if anything does."""
     return records.select(*KEPT).mapInArrow(inspect, schema_of(INSPECTED))
 
 
@@ -73,23 +55,15 @@ def events(inspected: "DataFrame") -> "DataFrame":
     return inspected.where(inspected.reason.isNull()).select(*EVENT)
 
 
-def schema() -> str:
-    """Give the table's columns as Spark writes them."""
-    return schema_of(EVENT)
-
-
-def schema_of(columns: Mapping[str, str]) -> str:
-    """Write columns as Spark does."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-
-
 def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do what `inspected` says, on Arrow batches."""
     for batch in batches:
-        decoded = envelopes(batch.column("value"))
+        values = unframed(batch.column("value"))
+        decoded = envelopes(values)
         envelope = decoded.columns
         reasons = dict(decoded.bad)
-        case, defects = _payload(envelope, reasons)
+        case, data_type = _payload(envelope)
+        case = _named_newer(case, values, reasons)
         local = envelope.column("local_ts")
         for row in outside_time(local):
             reasons.setdefault(row, "local_ts lies outside the years 1970 to 9999")
@@ -97,40 +71,54 @@ def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _refuse(pc.equal(envelope.column("exchange"), ""), "no exchange", reasons)
         valid = pc.match_substring_regex(envelope.column("event_id"), _ID)
         _refuse(pc.invert(valid), "no event id of 32 hex characters", reasons)
-        _refuse(pc.is_null(case), "no payload of a known case", reasons)
+        _refuse(pc.is_null(case), "no payload", reasons)
         day = local.cast(pa.date32(), safe=False)
         columns = {
             **{name: batch.column(name) for name in KEPT},
-            **{name: envelope.column(name) for name in _ENVELOPE if name in envelope.schema.names},
+            **{name: envelope.column(name) for name in ENVELOPE if name in envelope.schema.names},
             "day": pc.if_else(_mask(reasons, len(batch)), None, day),
             "payload_case": case,
+            "data_type": data_type,
             "ingest_ts": _within(envelope.column("ingest_ts")),
             "local_ts": _within(local),
             "origin": words(envelope.column("origin"), bronze_pb2.Origin.DESCRIPTOR, "unspecified"),
             "position": envelope.column("position").cast(pa.int64(), safe=False),
             "reason": _texts(reasons, len(batch)),
-            "defect": _texts(defects, len(batch)),
         }
         yield pa.RecordBatch.from_arrays(
             [columns[name] for name in INSPECTED], names=list(INSPECTED)
         )
 
 
-def _payload(envelope: pa.RecordBatch, reasons: dict[int, str]) -> tuple[pa.Array, dict[int, str]]:
-    """Tell each row's payload case, and what keeps its payload out of Silver."""
+def _payload(envelope: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Tell each row's payload case, and its data type as a client asks for it."""
     case = pa.nulls(len(envelope), pa.string())
-    defects: dict[int, str] = {}
+    data_type = pa.nulls(len(envelope), pa.string())
     for name in PAYLOADS:
         values = envelope.column(name)
         if values.null_count == len(values):
             continue
         present = values.is_valid()
         case = pc.if_else(present, name, case)
-        found = silver.defects(name, values.drop_null())
-        if found:
-            where = pc.indices_nonzero(present).to_pylist()
-            defects |= {where[row]: defect for row, defect in found.items()}
-    return case, {row: defect for row, defect in defects.items() if row not in reasons}
+        own = data_types(name, values.drop_null())
+        data_type = pc.replace_with_mask(data_type, present, own)
+    return case, data_type
+
+
+def _named_newer(case: pa.Array, values: pa.Array, reasons: dict[int, str]) -> pa.Array:
+    """Tell a payload that this version does not know from none at all."""
+    if not case.null_count:
+        return case
+    cases = case.to_pylist()
+    for row in pc.indices_nonzero(pc.is_null(case)).to_pylist():
+        if row in reasons:
+            continue
+        event = bronze_pb2.NormalizedEvent.FromString(values[row].as_py())
+        fields = unknown_fields.UnknownFieldSet(event)
+        numbers = (fields[index].field_number for index in range(len(fields)))
+        if any(number >= _FIRST_PAYLOAD for number in numbers):
+            cases[row] = NEWER
+    return pa.array(cases, pa.string())
 
 
 def _refuse(mask: pa.Array, reason: str, reasons: dict[int, str]) -> None:

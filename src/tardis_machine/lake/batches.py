@@ -1,0 +1,133 @@
+"""The whole way of a batch of records from a bus: Bronze, quarantine, Silver."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tardis_machine.lake import events as bronze
+from tardis_machine.lake import quarantine, silver
+from tardis_machine.lake.counting import Counted
+from tardis_machine.lake.spans import Span, condition
+from tardis_machine.lake.tables import EVENTS, SILVER, Commit, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Two servers receive one live trade moments apart, and a reconnect brings older ones again.
+_TRADE_SLACK_US: Final = 3_600_000_000
+# Small merges are mostly Spark's planning: a few at once keep the cores busy.
+_MERGES_AT_ONCE: Final = 4
+
+EVENT_KEY: Final = ("exchange", "day", "local_ts", "event_id")
+"""What tells events apart: the id alone would do, the rest says which files can have it."""
+
+
+class Written(NamedTuple):
+    """What a batch brought: none of it, where it had been written before."""
+
+    events: int
+    """Rows that Bronze gained."""
+    rejected: int
+    """Records that quarantine gained."""
+    inserted: dict[str, int]
+    """Rows that Silver gained, by payload case."""
+
+
+class Group(NamedTuple):
+    """A payload case of an exchange's day in a batch."""
+
+    case: str | None
+    span: Span
+    events: int
+
+
+def write_batch(
+    tables: Tables,
+    records: "DataFrame",
+    commit: Commit,
+    *,
+    bronze_only: bool = False,
+    may_repeat: bool = True,
+) -> Written:
+    """Bring a batch of records into the tables; doing so again changes nothing.
+
+    `may_repeat` says that an earlier process may have written the batch in part.
+    """
+    inspected = bronze.inspected(records).persist()
+    try:
+        events = bronze.events(inspected)
+        groups = grouped(inspected)
+        rejected = 0
+        if any(group.case is None for group in groups):
+            rejected = quarantine.set_aside_records(tables, inspected)
+            groups = [group for group in groups if group.case is not None]
+        appended = 0
+        if groups and not (may_repeat and tables.has(EVENTS, commit)):
+            tables.append_once(events, EVENTS, commit)
+            appended = sum(group.events for group in groups)
+        if bronze_only:
+            return Written(appended, rejected, {})
+        inserted, defective = write_silver(tables, events, groups)
+        return Written(appended, rejected + defective, inserted)
+    finally:
+        inspected.unpersist()
+
+
+def grouped(events: "DataFrame") -> list[Group]:
+    """Tell what events hold, so that only tables and files they concern are touched.
+
+    Of inspected records, those that Bronze cannot take are a group without a case.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    read = f.col("reason").isNull() if "reason" in events.columns else f.lit(True)
+    keys = [f.when(read, f.col(name)).alias(name) for name in ("payload_case", "exchange", "day")]
+    # As numbers: a datetime would arrive in the zone of the driver's machine.
+    local_us = f.unix_micros("local_ts")
+    counts = (f.min(local_us).alias("first"), f.max(local_us).alias("last"), f.count("*"))
+    return [
+        Group(case, Span(exchange, first, last), count)
+        for case, exchange, _, first, last, count in events.groupBy(*keys).agg(*counts).collect()
+    ]
+
+
+def write_silver(
+    tables: Tables, events: "DataFrame", groups: list[Group]
+) -> tuple[dict[str, int], int]:
+    """Bring Bronze events into Silver; tell what each payload case and quarantine gained."""
+    spans: dict[str, list[Span]] = {}
+    for group in groups:
+        if group.case is not None:
+            spans.setdefault(group.case, []).append(group.span)
+    newer = spans.pop(bronze.NEWER, [])
+    with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
+        running = {
+            case: pool.submit(_insert, tables, events, case, own) for case, own in spans.items()
+        }
+        outcomes = {case: future.result() for case, future in running.items()}
+    defective = sum(rejected for _, rejected in outcomes.values())
+    if newer:
+        defective += quarantine.set_aside_newer(tables, events)
+    return {case: inserted for case, (inserted, _) in outcomes.items()}, defective
+
+
+def _insert(tables: Tables, events: "DataFrame", case: str, spans: list[Span]) -> tuple[int, int]:
+    table = SILVER[case]
+    tables.create(table)
+    counted = Counted(
+        lambda: silver.rows(events, case),
+        {"defects": f"{silver.DEFECT} IS NOT NULL"},
+        trouble=silver.DEFECT,
+    )
+
+    def fresh() -> "DataFrame":
+        rows = counted().dropDuplicates(list(EVENT_KEY))
+        if case != "trade":
+            return rows
+        wider = [span.widened(_TRADE_SLACK_US) for span in spans]
+        known = tables.read(table).alias("t").where(condition(wider, "t"))
+        return silver.one_of_each_trade(rows, known)
+
+    inserted = tables.insert_new(fresh, table, EVENT_KEY, condition(spans, "t"))
+    if not counted.counts["defects"]:
+        return inserted, 0
+    return inserted, quarantine.set_aside_defects(tables, events, case)

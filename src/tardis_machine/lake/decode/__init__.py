@@ -1,0 +1,1 @@
+"""Codecs: serialized envelopes and payloads to Arrow columns, exact or reported."""

@@ -1,0 +1,82 @@
+"""The manifest: what backfills have finished, a line for each layer and data type."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from tardis_machine.lake.records import schema_of
+from tardis_machine.lake.spans import moment
+from tardis_machine.lake.tables import MANIFEST, Commit, Tables
+from tardis_machine.lake.units import DISCONNECT, LAYERS, Done, Unit
+
+MALFORMED: Final = "malformed"
+"""The data type under which recorded lines that cannot be normalized are counted."""
+
+
+class Count(NamedTuple):
+    """How many events there were, and how many of them are in quarantine."""
+
+    events: int
+    rejected: int = 0
+
+
+Counts = Mapping[tuple[str, str], Count]
+"""By layer and data type."""
+
+
+def finished(tables: Tables) -> list[Done]:
+    """Read what earlier backfills have finished."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    if not tables.exists(MANIFEST):
+        return []
+    written = tables.read(MANIFEST)
+    if "layer" not in written.columns:
+        # Of a version that cut days anywhere: what it says is there may not be.
+        return []
+    lines = written.where(written.layer.isin(*LAYERS)).select(
+        "exchange",
+        f.unix_micros("start"),
+        f.unix_micros("end"),
+        "layer",
+        "data_type",
+        "symbols",
+        "generation",
+    )
+    return [
+        Done(
+            exchange,
+            start,
+            end,
+            layer,
+            data_type,
+            None if symbols is None else tuple(symbols),
+            generation,
+        )
+        for exchange, start, end, layer, data_type, symbols, generation in lines.collect()
+    ]
+
+
+def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
+    """Append a finished unit's lines, once."""
+    day = moment(unit.start)
+    now = datetime.now(UTC)
+    lines = [
+        (
+            unit.exchange,
+            day.date(),
+            day,
+            moment(unit.end),
+            layer,
+            data_type,
+            None if unit.symbols is None or data_type == DISCONNECT else list(unit.symbols),
+            count.events,
+            count.rejected,
+            unit.id,
+            unit.generation,
+            now,
+        )
+        for (layer, data_type), count in counts.items()
+    ]
+    rows = tables.spark.createDataFrame(lines, schema_of(MANIFEST.columns))
+    tables.append_once(rows, MANIFEST, Commit(f"backfill/{unit.id}", unit.generation))
