@@ -159,7 +159,7 @@ def book_tickers(making: Making) -> Route:
 
 _LAST, _INDEX, _FUNDING_TIME, _PREDICTED, _RATE, _MARK, _INTEREST = 2, 3, 7, 8, 11, 14, 17
 _STATUS: Final = 18
-_decode_status: Final = Decoder(list[Any]).decode
+_decode_status: Final = Decoder(list[str | int | float | None]).decode
 
 
 def _derivative_tickers(making: Making) -> Route:

@@ -15,8 +15,9 @@ from tardis_machine.exchanges.fields import required, side, symbol
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, micros
 
-Number = int | float
 _Text = str | int | float | None
+# Decoded as the reference does, and thus of a size that can be divided.
+Number = float
 _CONTRACT_TICKS: Final = (1e4, 1)  # of a price, of an amount
 _SPOT_TICKS: Final = (1e8, 1e8)
 _RATE_TICKS: Final = 1e8
@@ -77,7 +78,7 @@ def _channel(message: _Message) -> str | None:
 def _time(nanoseconds: Number | None) -> Time:
     if not nanoseconds:
         raise MapperError("message", "no time")
-    return micros(floor(float(nanoseconds) / 1000))
+    return micros(floor(nanoseconds / 1000))
 
 
 def _ticks(name: str) -> tuple[float, float]:
