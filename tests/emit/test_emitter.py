@@ -524,6 +524,13 @@ def test_a_derivative_ticker_s_time_never_goes_back() -> None:
     ]
 
 
+def test_a_derivative_ticker_s_time_that_no_clock_shows_is_an_error() -> None:
+    emitter = _emitter("derivative_ticker")
+    with pytest.raises(ValueError, match="not a time"):
+        emitter.derivative_ticker("S", 10**40, last_price=1)
+    assert emitter.take().count == 0
+
+
 def test_a_polled_ticker_has_the_local_time_every_time() -> None:
     emitter = _emitter("derivative_ticker")
     for second in range(3):

@@ -716,8 +716,8 @@ impl Emitter {
         name: &Bound<PyString>,
     ) -> PyResult<()> {
         let Some(time) = time else { return Ok(()) };
-        if let Ok(number) = time.cast_exact::<PyInt>() {
-            let number: i64 = number.extract()?;
+        // What is too large for an i64 is refused below, as any time that cannot be printed.
+        if let Some(number) = time.cast_exact::<PyInt>().ok().and_then(|int| int.extract::<i64>().ok()) {
             if number == 0 && ticker.time.is_none() {
                 return Err(PyValueError::new_err(format!("no time for {name}")));
             }
