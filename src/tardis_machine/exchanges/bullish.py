@@ -1,7 +1,7 @@
 """Bullish: messages told by their dataType; tickers of options and futures take up their index."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, field
@@ -45,9 +45,12 @@ def _sent_at(timestamp: SentTime) -> int | None:
     """Milliseconds; for some time in 2026 they were seconds cut short, which tell nothing."""
     if timestamp is UNSET or timestamp is None or timestamp == "":
         return None
-    ms = float(timestamp)
+    try:
+        ms = float(timestamp)
+    except OverflowError:
+        ms = inf
     if not isfinite(ms):
-        raise MapperError("message", f"no time in timestamp: {timestamp}")
+        raise MapperError("message", "no time in timestamp")
     return int(ms) if ms >= _FOUNDED_MS else None
 
 
