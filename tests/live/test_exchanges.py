@@ -19,7 +19,7 @@ from tests.vectors.dialects import same_sources
 def case_of(name: str) -> tuple[str, list[str] | None, list[dict[str, Any]]]:
     """Choose a type of the facts that is subscribed over a WebSocket, with what is expected."""
     for case in FACTS[name]["subscribes"]:
-        sources = [each for each in case["sources"] if each.get("subscribe")]
+        sources = [each for each in case["sources"] if "polling" not in each]
         if sources:
             return case["type"], case["symbols"], sources
     raise AssertionError(f"{name} subscribes to nothing")
