@@ -34,7 +34,8 @@ def test_ccxt_watches_the_trades_of_the_past(door: Door) -> None:
     url = f"ws://127.0.0.1:{door.port + 1}/ws-replay?{urlencode(asked)}"
     watch = Path(__file__).with_name("ccxt_watch.py")
     done = subprocess.run(
-        [sys.executable, watch, "binanceusdm", url, json.dumps(MARKET)],
+        # -P: what lies beside the script is not what it imports.
+        [sys.executable, "-P", watch, "binanceusdm", url, json.dumps(MARKET)],
         env=os.environ | {"PYTHONPATH": str(installed())},
         capture_output=True,
         text=True,

@@ -97,7 +97,9 @@ async def _watch(simulator: Simulator, seconds: float, folder: Path) -> Report:
     # The bus has all that the client has, and perhaps what came after it left.
     published = len(file.read_bytes().splitlines())
     assert published >= sum(counts.values())
-    assert not value("tardis_machine_live_connections", {"exchange": "binance-futures"})
+    await until(
+        lambda: not value("tardis_machine_live_connections", {"exchange": "binance-futures"})
+    )
     left = [task for task in asyncio.all_tasks() if "live" in repr(task.get_coro())]
     assert [task for task in left if "tardis_machine" in repr(task)] == []
     return Report(
