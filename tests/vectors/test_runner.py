@@ -126,7 +126,7 @@ def test_subscriptions_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtur
         {"message": {"op": "help"}, "handled": False},
     ]
     file = tmp_path / "subscriptions.json"
-    file.write_bytes(msgspec.json.encode({"bitmex": cases, "kraken": cases}))
+    file.write_bytes(msgspec.json.encode({"bitmex": cases, "new-exchange": cases}))
     assert main([str(file)]) == 0
     assert "subscriptions of bitmex: 3 of 3" in capsys.readouterr().out
     file.write_bytes(msgspec.json.encode({"bitmex": [{"message": asked, "handled": False}]}))
