@@ -96,7 +96,8 @@ async def _curl(url: str, manners: Manners) -> bytes:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            # a full pipe that nobody reads keeps asyncio from seeing the end
+            await process.communicate()
     if code == _CURL_PARTIAL:
         raise CutError(received)
     assert code == 0

@@ -143,7 +143,7 @@ async def _node(url: str, manners: Manners, sent: Sent, *, frozen: bool = False)
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     *found, last = output.decode().splitlines()
     end: dict[str, Any] = json.loads(last)
     return Answer(found, end["code"], end["reason"])
