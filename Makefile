@@ -48,8 +48,15 @@ lint:
 types:
 	$(BIN)/mypy
 
+# What needs a JVM runs beside the rest, one Spark and one Kafka at a time, and is printed after it.
+JAVA_TESTS := $(VENV)/java-tests.txt
+
 unit:
-	$(BIN)/python -m pytest
+	@set -m; $(BIN)/python -m pytest -m "kafka or spark" >$(JAVA_TESTS) 2>&1 & java=$$!; \
+	trap 'kill -INT $$java 2>/dev/null && wait $$java' EXIT; trap 'exit 130' INT TERM; \
+	failed=0; $(BIN)/python -m pytest -m "not (kafka or spark)" || failed=$$?; \
+	echo "Waiting for the tests that need a JVM: tail -f $(JAVA_TESTS)"; \
+	wait $$java || failed=$$?; cat $(JAVA_TESTS); exit $$failed
 
 soak: setup java ## 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
 	FUZZ_CASES=2500 $(BIN)/python -m pytest --timeout 3600 tests/clients/test_fuzz.py
