@@ -42,6 +42,10 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Times and positions as differences, decimals by dictionary: a fourth less to keep.
+    "parquet.writer.version": "v2",
+    # What a writer holds before it writes: a quarter of Parquet's own, since memory may be small.
+    "parquet.block.size": str(32 << 20),
     # A batch is mostly of one exchange and day, which would all go through one task.
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
     # Rows of a few days are written as they come; without this they are sorted by day first.
@@ -63,8 +67,6 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.log.level": "ERROR",
-    # What a writer holds before it writes: a quarter of Parquet's own, since memory is small here.
-    "spark.hadoop.parquet.block.size": str(32 << 20),
 }
 """Defaults on this machine; a setting given to `session` replaces its default."""
 
