@@ -70,18 +70,18 @@ def run(
     *,
     attempts: int = 3,
     wait_s: float = 2.0,
-    buckets: int | None = None,
+    buckets: int = 1,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> Report:
     """Do each unit, several at once; one that fails is tried again, and does not stop the rest.
 
-    `source` are further options of the tardis source, such as `cacheDir`. Interrupted, it takes
-    back what is queued and ends what is under way, which the next run does again.
+    `source` are further options of the tardis source, such as `cacheDir`. `buckets` spread a day's
+    symbols over tasks, each of which fetches slices of its own. Interrupted, it takes back what is
+    queued and ends what is under way, which the next run does again.
     """
     began = time.monotonic()
     tasks = parallelism(tables.spark)
-    spread = buckets or max(1, -(-tasks // max(len(units), 1)))
-    options = {**source, "concurrentTasks": str(tasks), "buckets": str(spread)}
+    options = {**source, "concurrentTasks": str(tasks), "buckets": str(buckets)}
     finished: list[Unit] = []
     failed: list[Failed] = []
     events = rejected = 0

@@ -54,9 +54,9 @@ class BackfillConfig(Section, title="Backfill"):
         False, help="replace what is there: these exchanges, days, symbols and types"
     )
     attempts: int = setting(3, help="tries for each day", minimum=1, maximum=100)
-    symbol_buckets: int | None = setting(
-        None,
-        help="tasks that a day's symbols are spread over; as cores are idle if not given",
+    symbol_buckets: int = setting(
+        1,
+        help="tasks that a day's symbols are spread over; each fetches slices of its own",
         minimum=1,
     )
 

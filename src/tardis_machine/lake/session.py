@@ -48,6 +48,10 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     "parquet.block.size": str(32 << 20),
     # A batch is mostly of one exchange and day, which would all go through one task.
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    # Rows are counted on their way; this rule would take what is empty, and its counts, out.
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
     # Rows of a few days are written as they come; without this they are sorted by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     # Files of a long day stay small enough to be skipped by time and joined one at a time.
