@@ -32,7 +32,7 @@ from tardis_machine.publish.buses import BUSES
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tardis_machine.lake.backfill import Progress
+    from tardis_machine.lake.running import Progress
     from tardis_machine.lake.tables import Tables
     from tardis_machine.lake.units import Unit
     from tardis_machine.lake.verify import Difference

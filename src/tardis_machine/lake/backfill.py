@@ -1,19 +1,16 @@
 """Days of history into the tables: what is done is written down, and only the rest is done."""
 
-import logging
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tardis_machine.lake import manifest, quarantine, silver
 from tardis_machine.lake.batches import EVENT_KEY
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.manifest import MALFORMED, Count
-from tardis_machine.lake.session import died, parallelism
+from tardis_machine.lake.running import Progress, Report, run_lanes
+from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
 from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Table, Tables, among
@@ -22,45 +19,6 @@ from tardis_machine.lake.units import SILVER as SILVER_LAYER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger(__name__)
-
-_CANCEL_AGAIN_S: Final = 0.5
-
-_TRACEBACK: Final = "Traceback (most recent call last):\n"
-_CALLED: Final = "An error occurred while calling"
-
-
-class Failed(NamedTuple):
-    """A unit that could not be done, and why."""
-
-    unit: Unit
-    error: str
-
-
-class Report(NamedTuple):
-    """How a backfill went."""
-
-    finished: list[Unit]
-    failed: list[Failed]
-    events: int
-    rejected: int
-    seconds: float
-
-
-class Progress(NamedTuple):
-    """How far a backfill is."""
-
-    unit: Unit
-    done: int
-    total: int
-    events: int
-    seconds: float
-
-    @property
-    def seconds_left(self) -> float:
-        """What is left, if it goes on like this."""
-        return self.seconds / self.done * (self.total - self.done)
 
 
 def run(
@@ -79,38 +37,22 @@ def run(
     symbols over tasks, each of which fetches slices of its own. Interrupted, it takes back what is
     queued and ends what is under way, which the next run does again.
     """
-    began = time.monotonic()
     tasks = parallelism(tables.spark)
     options = {**source, "concurrentTasks": str(tasks), "buckets": str(buckets)}
-    finished: list[Unit] = []
-    failed: list[Failed] = []
-    events = rejected = 0
-    stopping = threading.Event()
-    outcomes: SimpleQueue[tuple[Unit, manifest.Counts | Failed]] = SimpleQueue()
 
-    def do(parts: Sequence[Unit]) -> None:
-        for unit in parts:
-            outcomes.put((unit, _attempt(tables, options, attempts, wait_s, stopping, unit)))
+    def writer(unit: Unit) -> Callable[[], manifest.Counts]:
+        return UnitWriter(tables, unit, options).write
 
-    with ThreadPoolExecutor(tasks) as pool:
+    return run_lanes(
+        tables.spark,
         # Parts of one day write to the same files, and would only be in each other's way.
-        running = [pool.submit(do, parts) for parts in _by_day(units)]
-        try:
-            for _ in units:
-                unit, outcome = outcomes.get()
-                if isinstance(outcome, Failed):
-                    failed.append(outcome)
-                else:
-                    finished.append(unit)
-                    events += _events(outcome)
-                    rejected += sum(count.rejected for count in outcome.values())
-                done = len(finished) + len(failed)
-                report(Progress(unit, done, len(units), events, time.monotonic() - began))
-        except BaseException:
-            stopping.set()
-            _cancel(tables, running)
-            raise
-    return Report(finished, failed, events, rejected, time.monotonic() - began)
+        list(_by_day(units)),
+        writer,
+        threads=tasks,
+        attempts=attempts,
+        wait_s=wait_s,
+        report=report,
+    )
 
 
 class UnitWriter:
@@ -297,65 +239,8 @@ def _rejects_of(unit: Unit) -> str:
     )
 
 
-def _events(counts: manifest.Counts) -> int:
-    """Count what the first of the unit's layers has, so that none is counted twice."""
-    layers = {layer for layer, _ in counts}
-    first = BRONZE if BRONZE in layers else SILVER_LAYER
-    return sum(count.events for (layer, _), count in counts.items() if layer == first)
-
-
-def _attempt(
-    tables: Tables,
-    source: Mapping[str, str],
-    attempts: int,
-    wait_s: float,
-    stopping: threading.Event,
-    unit: Unit,
-) -> manifest.Counts | Failed:
-    writer = UnitWriter(tables, unit, source)
-    reason = "interrupted"
-    for attempt in range(1, attempts + 1):
-        if stopping.is_set():
-            break
-        try:
-            return writer.write()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other days go on
-            reason = died(error) or _reason(error)
-            if stopping.is_set():
-                break
-            extra = {"exchange": unit.exchange, "day": unit.day_text, "attempt": attempt}
-            log.warning("day failed", extra={**extra, "error": reason})
-            if died(error):
-                break
-            if attempt < attempts:
-                stopping.wait(wait_s * attempt)
-    return Failed(unit, reason)
-
-
 def _by_day(units: Sequence[Unit]) -> Iterable[list[Unit]]:
     days: dict[tuple[str, int], list[Unit]] = {}
     for unit in units:
         days.setdefault((unit.exchange, unit.day), []).append(unit)
     return days.values()
-
-
-def _cancel(tables: Tables, running: Iterable[Future[None]]) -> None:
-    """Leave nothing behind when interrupted: neither queued days nor jobs under way."""
-    waiting = {future for future in running if not future.cancel()}
-    while waiting:
-        # Again and again, since a day may be between two of its jobs.
-        tables.spark.interruptAll()
-        _, waiting = wait(waiting, timeout=_CANCEL_AGAIN_S)
-
-
-def _reason(error: Exception) -> str:
-    """Find what went wrong on an executor in what Spark makes of it."""
-    text = str(error)
-    _, traceback, told = text.rpartition(_TRACEBACK)
-    lines = [line for line in (told if traceback else text).splitlines() if line.strip()]
-    if traceback:
-        raised = [line for line in lines if not line[0].isspace()]
-        name, colon, reason = raised[0].partition(":")
-        return f"{name.rpartition('.')[2]}{colon}{reason}"
-    said = [line for line in lines if not line.startswith(_CALLED)]
-    return (said or lines)[0].lstrip(": ")
