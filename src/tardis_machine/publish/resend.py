@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tardis_machine.backoff import Backoff
 from tardis_machine.bronze import Encoder, Event, Rejected
 from tardis_machine.config import ConfigError
 from tardis_machine.journal.durable import open_private, sync_directory, write_all
@@ -28,6 +26,7 @@ from tardis_machine.publish.dead_letters import (
     read,
 )
 from tardis_machine.publish.record import Record
+from tardis_machine.publish.settling import settle
 
 _log = logging.getLogger(__name__)
 
@@ -188,22 +187,10 @@ def _send(
     found: Resent,
 ) -> list[_Waiting]:
     """Try as often as configured; gives what the bus did not take then."""
-    backoff = Backoff(config.retry_min_ms / 1000, config.retry_max_s)
-    while waiting:
-        result = bus.send([each.record for each in waiting], config.send_timeout_s)
-        found.delivered += result.delivered
-        again = []
-        for index, error in result.failures:
-            if error.retriable:
-                again.append(waiting[index])
-            else:
-                refused.append(msgspec.structs.replace(waiting[index].letter, reason=str(error)))
-        waiting = again
-        if waiting:
-            pause_s = backoff.next_pause_s()
-            reason = str(result.failures[0].error)
-            _log.warning("retrying", extra={"bus": bus.name, "reason": reason})
-            if backoff.failures >= config.retry_max:
-                break
-            time.sleep(pause_s)
-    return waiting
+    settled = settle(bus, [each.record for each in waiting], config)
+    found.delivered += settled.delivered
+    refused += [
+        msgspec.structs.replace(waiting[place].letter, reason=str(error))
+        for place, error in settled.refused
+    ]
+    return [waiting[place] for place, _ in settled.unsent]
