@@ -1,6 +1,9 @@
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +15,7 @@ from tardis_machine import arrow
 from tardis_machine.emit.datatypes import DataTypeError
 from tardis_machine.extras import MissingExtraError
 from tardis_machine.messages import Message, MessageError, decode_lines
+from tardis_machine.numbers import of_float
 from tardis_machine.replay import replay_normalized
 from tests.proto.lines import LINES
 
@@ -25,28 +29,46 @@ TYPES = {
 }
 
 
-def replayed(exchange: str, data_types: list[str]) -> Iterator[bytes]:
+NUMBERS: dict[arrow.Numbers, Callable[[float], Any]] = {
+    "float": float,
+    "decimal": lambda value: Decimal(of_float(value)),
+    "text": of_float,
+}
+
+
+@cache
+def replayed(exchange: str) -> tuple[bytes, ...]:
+    """What there is of an exchange, of all its types."""
     with replay_normalized(
         exchange=exchange,
         from_="2024-03-01",
         to="2024-03-01T00:05:00Z",
-        data_types=[each for each in data_types if each != "disconnect"],
+        data_types=[each for each in TYPES[exchange] if each != "disconnect"],
         with_disconnect_messages=True,
         sample=True,
     ) as replay:
-        for batch in replay.batches():
-            yield batch.data
+        return tuple(batch.data for batch in replay.batches())
 
 
-def rows(messages: list[Message], data_type: str) -> list[dict[str, Any]]:
+def table(data: Iterable[bytes], data_type: str, **choice: Any) -> pa.Table:
+    return arrow.reader(data, data_type, **choice).read_all()
+
+
+def rows(
+    messages: list[Message], data_type: str, number: Callable[[float], Any] = float
+) -> list[dict[str, Any]]:
     """The slow and plain way: field by field."""
 
     def plain(value: Any, hint: Any) -> Any:
         if isinstance(value, list):
             return [
-                each if isinstance(each, str) else {"price": each.price, "amount": each.amount}
+                each
+                if isinstance(each, str)
+                else {"price": plain(each.price, ""), "amount": plain(each.amount, "")}
                 for each in value
             ]
+        if isinstance(value, float):
+            return number(value)
         if "Time" in str(hint) and value is not None:
             seconds, microseconds = divmod(int(value), 1_000_000)
             return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
@@ -66,12 +88,14 @@ def rows(messages: list[Message], data_type: str) -> list[dict[str, Any]]:
     ("exchange", "data_type"), [(name, each) for name, types in TYPES.items() for each in types]
 )
 def test_a_column_per_field_and_a_row_per_message(exchange: str, data_type: str) -> None:
-    data = list(replayed(exchange, TYPES[exchange]))
-    got = arrow.table(data, data_type)
-    assert got.schema == arrow.schema(data_type)
-    expected = rows(decode_lines(b"".join(data)), data_type)
-    assert expected
-    assert got.to_pylist() == expected
+    data = replayed(exchange)
+    messages = decode_lines(b"".join(data))
+    for numbers, number in NUMBERS.items():
+        got = table(data, data_type, numbers=numbers)
+        assert got.schema == arrow.schema(data_type, numbers=numbers)
+        expected = rows(messages, data_type, number)
+        assert expected
+        assert got.to_pylist() == expected
 
 
 def test_schemas_are_what_data_frames_expect() -> None:
@@ -102,7 +126,7 @@ def test_every_message_has_a_schema(struct: type[msgspec.Struct]) -> None:
 
 
 def test_columns_may_be_chosen() -> None:
-    got = arrow.table(replayed("bitmex", ["trade"]), "trade", columns=["price", "local_timestamp"])
+    got = table(replayed("bitmex"), "trade", columns=["price", "local_timestamp"])
     assert got.schema == pa.schema([("price", pa.float64()), ("local_timestamp", TIME)])
     assert got.num_rows > 100
     with pytest.raises(arrow.ColumnError, match=r"trade has no column 'prize'; it has symbol, "):
@@ -115,9 +139,9 @@ def test_a_type_that_does_not_exist() -> None:
 
 
 def test_a_replay_without_the_type_gives_an_empty_table() -> None:
-    got = arrow.table(replayed("bitmex", ["trade"]), "liquidation")
+    got = table(replayed("bitmex"), "option_summary")
     assert got.num_rows == 0
-    assert got.schema == arrow.schema("liquidation")
+    assert got.schema == arrow.schema("option_summary")
 
 
 def line(identifier: str, price: str) -> bytes:
@@ -130,27 +154,51 @@ def line(identifier: str, price: str) -> bytes:
 
 def test_numbers_of_any_form_and_numeric_ids() -> None:
     data = line('"a"', "1e+21") + line("17", "1e-7") + line("1.5", "0.30000000000000004")
-    got = arrow.table([data], "trade")
+    got = table([data], "trade")
     assert got["id"].to_pylist() == ["a", "17", "1.5"]
     assert got["price"].to_pylist() == [1e21, 1e-7, 0.30000000000000004]
     assert got["local_timestamp"].cast(pa.int64()).to_pylist() == [1709251200001002] * 3
     assert got.schema == arrow.schema("trade")
 
 
+def test_exact_numbers_are_exact_or_refused() -> None:
+    exact = ["0.000000000000000001", "12345678901234567890", "-0.30000000000000004"]
+    data = b"".join(line('"a"', each) for each in exact)
+    assert table([data], "trade", numbers="decimal")["price"].to_pylist() == [*map(Decimal, exact)]
+    any_number = [*exact, "3.5e+20", "350000000000000000000", "1e+22", "1.5e-18"]
+    data = b"".join(line("7", each) for each in any_number)
+    got = table([data], "trade", numbers="text")
+    assert got["price"].to_pylist() == any_number
+    assert set(got["id"].to_pylist()) == {"7"}
+    for each in any_number[len(exact) :]:
+        with pytest.raises(arrow.NumberError, match=re.escape(each)):
+            table([line('"a"', each)], "trade", numbers="decimal")
+    with pytest.raises(ValueError, match="numbers='exact': expected float, decimal, text"):
+        arrow.schema("trade", numbers="exact")  # type: ignore[arg-type]
+
+
+def test_counts_stay_counts_and_text_stays_text() -> None:
+    bar = LINES["tradeBar"].replace(b'"symbol":"', b'"symbol":"a\\":5,') + b"\n"
+    for numbers in NUMBERS:
+        got = table([bar], "trade_bar_10s", numbers=numbers).to_pylist()[0]
+        assert got["symbol"].startswith('a":5,')
+        assert isinstance(got["trades"], int)
+
+
 def test_a_bar_without_volume_has_no_average() -> None:
     bar = LINES["tradeBar"]
     data = b"%b\n%b\n" % (bar, bar.replace(b'"vwap":1.25', b'"vwap":null'))
-    assert arrow.table([data], "trade_bar_10s")["vwap"].to_pylist() == [1.25, None]
+    assert table([data], "trade_bar_10s")["vwap"].to_pylist() == [1.25, None]
 
 
 def test_what_is_no_message_is_an_error() -> None:
     with pytest.raises(MessageError, match="line 2"):
-        arrow.table([line('"a"', "1") + line('"b"', '"one"')], "trade")
+        table([line('"a"', "1") + line('"b"', '"one"')], "trade")
 
 
 def test_long_replays_come_in_batches_of_bounded_size() -> None:
     batch = line('"a"', "1") * 1000
-    sizes = [each.num_rows for each in arrow.record_batches([batch] * 100, "trade")]
+    sizes = [each.num_rows for each in arrow.reader([batch] * 100, "trade")]
     assert sum(sizes) == 100_000
     assert len(sizes) > 3
     assert max(sizes) < 30_000
