@@ -4,22 +4,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tardis_machine.replay import replay_normalized
+    from tardis_machine.errors import TardisMachineError
+    from tardis_machine.filters import Channel
+    from tardis_machine.messages import (
+        BookChange,
+        BookSnapshot,
+        BookTicker,
+        DerivativeTicker,
+        Disconnect,
+        Liquidation,
+        Message,
+        OptionSummary,
+        Trade,
+        TradeBar,
+    )
+    from tardis_machine.replay import replay, replay_normalized
     from tardis_machine.server.app import TardisMachine
     from tardis_machine.stream import stream_normalized
 
-__all__ = ["TardisMachine", "__version__", "replay_normalized", "stream_normalized"]
+__all__ = [
+    "BookChange",
+    "BookSnapshot",
+    "BookTicker",
+    "Channel",
+    "DerivativeTicker",
+    "Disconnect",
+    "Liquidation",
+    "Message",
+    "OptionSummary",
+    "TardisMachine",
+    "TardisMachineError",
+    "Trade",
+    "TradeBar",
+    "__version__",
+    "replay",
+    "replay_normalized",
+    "stream_normalized",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Channel": "tardis_machine.filters",
     "TardisMachine": "tardis_machine.server.app",
+    "TardisMachineError": "tardis_machine.errors",
+    "replay": "tardis_machine.replay",
     "replay_normalized": "tardis_machine.replay",
     "stream_normalized": "tardis_machine.stream",
 }
+_MESSAGES = "tardis_machine.messages"
 
 
 def __getattr__(name: str) -> Any:
     """Import the front doors when they are asked for: `import tardis_machine` stays light."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, _MESSAGES)), name)

@@ -13,6 +13,13 @@ class Filter(msgspec.Struct, omit_defaults=True, frozen=True):
     symbols: tuple[str, ...] | None = None
 
 
+class Channel(msgspec.Struct, frozen=True):
+    """A filter as the official Python clients spell it."""
+
+    name: str
+    symbols: Sequence[str] | None = None
+
+
 class _ExplicitFilter(msgspec.Struct, frozen=True):
     """As the official Python client writes it: `"symbols":null` where Node leaves the key out."""
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -10,6 +11,8 @@ import msgspec
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.numbers import of_float
 from tardis_machine.times import END_MS, SECOND_TEXTS, SECONDS
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Side = Literal["buy", "sell", "unknown"]
 ErrorCode = Literal["WS_CONNECT", "WS_SEND", "SOURCE_AUTH", "SOURCE_RATE_LIMIT"]
@@ -42,6 +45,11 @@ class Time(int):
         """Make one of this class, so that `Milliseconds.of(us)` drops what it does not print."""
         step: int = 10 ** (6 - cls.digits)
         return cls(microseconds // step * step)
+
+    @property
+    def datetime(self) -> datetime:
+        """The same as a datetime, in UTC."""
+        return _EPOCH + timedelta(microseconds=self)
 
     def __str__(self) -> str:
         second, fraction = divmod(self, 1_000_000)

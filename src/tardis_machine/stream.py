@@ -7,14 +7,13 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Final, Self
 
-import msgspec
-
 from tardis_machine.live.errors import SlowConsumerError
 from tardis_machine.live.hub import Hub, Joined
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
 from tardis_machine.replay import Batch
+from tardis_machine.replay.arguments import requests
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
 
@@ -124,13 +123,13 @@ def stream_normalized(
 
     Close it when done, best by `async with`.
     """
-    asked = {
-        "exchange": exchange,
-        "dataTypes": list(data_types),
-        "symbols": None if symbols is None else list(symbols),
-        "withDisconnectMessages": with_disconnect_messages,
-        "withErrorMessages": with_error_messages,
-        "timeoutIntervalMS": timeout_interval_ms,
-    }
-    options = parse_stream_normalized(msgspec.json.encode(asked).decode())
+    [asked] = requests(
+        exchange,
+        data_types=data_types,
+        symbols=symbols,
+        with_disconnect_messages=with_disconnect_messages,
+        with_error_messages=with_error_messages,
+        timeout_interval_ms=timeout_interval_ms,
+    )
+    options = parse_stream_normalized(asked, strict=True)
     return NormalizedStream(options, hub=hub)

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from tardis_machine import sample as sample_data
-from tardis_machine.history import Filter, History, HistoryError, ReaderClosedError
+from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
 from tardis_machine.normalize import Malformed, NormalizeError
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replay import (
     MergedRawReplay,
     NormalizedReplay,
+    ReplayEndedError,
     replay,
     replay_normalized,
     replay_normalized_many,
@@ -381,7 +382,7 @@ def test_a_replay_of_its_own_history_closes_it() -> None:
     ) as replayed:
         first = next(iter(replayed))
     assert isinstance(first, Trade)
-    with pytest.raises(ReaderClosedError):
+    with pytest.raises(ReplayEndedError):
         _messages(replayed)
 
 

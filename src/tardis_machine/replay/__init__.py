@@ -1,35 +1,60 @@
-"""Replays: history, normalized or raw, as the batches of bytes that the server sends."""
+"""Replays: history, normalized or raw, as messages, as tables, or as the bytes the server sends."""
 
+import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict, Unpack
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
-
-from tardis_machine.filters import Filter
 from tardis_machine.history import History
 from tardis_machine.merge import Batch
+from tardis_machine.messages import (
+    BookChange,
+    BookSnapshot,
+    BookTicker,
+    DerivativeTicker,
+    Liquidation,
+    Message,
+    OptionSummary,
+    Trade,
+)
 from tardis_machine.normalize import Malformed, NormalizeError
 from tardis_machine.options import (
+    OptionsError,
     ReplayNormalizedOptions,
     ReplayOptions,
     parse_replay,
     parse_replay_normalized,
 )
-from tardis_machine.replay.normalized import NormalizedReplay
-from tardis_machine.replay.raw import MergedRawReplay, NativeReplay, RawReplay
+from tardis_machine.replay.arguments import (
+    Filters,
+    Moment,
+    NormalizedRequest,
+    RawRequest,
+    Span,
+    requests,
+)
+from tardis_machine.replay.base import MessageReplay, ReplayEndedError
+from tardis_machine.replay.normalized import NormalizedReplay, TableTypeError
+from tardis_machine.replay.raw import MergedLines, MergedRawReplay, NativeReplay, RawReplay
+from tardis_machine.replay.recorded import RawMessage, RawMessageError
 from tardis_machine.sample import SAMPLE
 
 __all__ = [
     "Batch",
-    "HistoryOptions",
     "Malformed",
     "MergedRawReplay",
+    "MessageReplay",
     "NativeReplay",
     "NormalizeError",
     "NormalizedReplay",
+    "NormalizedRequest",
+    "RawMessage",
+    "RawMessageError",
     "RawReplay",
+    "RawRequest",
+    "ReplayEndedError",
+    "TableTypeError",
     "replay",
     "replay_normalized",
     "replay_normalized_many",
@@ -50,6 +75,22 @@ class HistoryOptions(_Where, total=False):
     sample: bool
 
 
+class _Source(HistoryOptions, total=False):
+    history: History | None
+
+
+class _Normalizing(_Source, total=False):
+    strict: bool
+
+
+class _One(Span, _Normalizing, total=False):
+    symbols: Sequence[str] | None
+
+
+T = TypeVar("T")
+_Types: TypeAlias = T | list[T] | tuple[T]
+
+
 def replay_normalized_many(
     options: Sequence[ReplayNormalizedOptions],
     *,
@@ -58,7 +99,7 @@ def replay_normalized_many(
     closes_bars: bool = False,
     fetched_types: Sequence[str] = (),
     on_malformed: Callable[[Malformed], None] | None = None,
-) -> NormalizedReplay:
+) -> NormalizedReplay[Message]:
     """Replay several streams merged into one."""
     return NormalizedReplay(
         options,
@@ -70,73 +111,167 @@ def replay_normalized_many(
     )
 
 
+@overload
 def replay_normalized(
-    *,
+    exchange: str, *, data_types: _Types[Literal["trade"]], **asked: Unpack[_One]
+) -> NormalizedReplay[Trade]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["book_change"]], **asked: Unpack[_One]
+) -> NormalizedReplay[BookChange]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
+) -> NormalizedReplay[DerivativeTicker]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["book_ticker"]], **asked: Unpack[_One]
+) -> NormalizedReplay[BookTicker]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["liquidation"]], **asked: Unpack[_One]
+) -> NormalizedReplay[Liquidation]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["option_summary"]], **asked: Unpack[_One]
+) -> NormalizedReplay[OptionSummary]: ...
+@overload
+def replay_normalized(
+    exchange: str, *, data_types: _Types[Literal["quote"]], **asked: Unpack[_One]
+) -> NormalizedReplay[BookSnapshot]: ...
+@overload
+def replay_normalized(
     exchange: str,
-    from_: str | datetime,
-    to: str | datetime,
+    *,
     data_types: Sequence[str],
+    with_disconnect_messages: bool = False,
+    **asked: Unpack[_One],
+) -> NormalizedReplay[Message]: ...
+@overload
+def replay_normalized(
+    exchange: Sequence[NormalizedRequest], /, **asked: Unpack[_Normalizing]
+) -> NormalizedReplay[Message]: ...
+def replay_normalized(
+    exchange: str | Sequence[NormalizedRequest] | None = None,
+    *,
+    from_: Moment | None = None,
+    to: Moment | None = None,
+    data_types: Sequence[str] | None = None,
     symbols: Sequence[str] | None = None,
     with_disconnect_messages: bool = False,
+    from_date: Moment | None = None,
+    to_date: Moment | None = None,
     strict: bool = False,
     history: History | None = None,
     **where: Unpack[HistoryOptions],
-) -> NormalizedReplay:
+) -> NormalizedReplay[Any]:
     """Replay one exchange's normalized and computed messages.
 
-    >>> for trade in replay_normalized(exchange="bitmex", from_="2024-03-01", to="2024-03-02",
+    >>> for trade in replay_normalized("bitmex", from_="2024-03-01", to="2024-03-02",
     ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
+
+    A list of dictionaries of these arguments is several replays, merged by local time. See
+    `NormalizedReplay` for what can be done with it, and `History` for where it comes from.
     """
-    asked = {
-        "exchange": exchange,
-        "from": _iso(from_),
-        "to": _iso(to),
-        "dataTypes": list(data_types),
-        "symbols": None if symbols is None else list(symbols),
-        "withDisconnectMessages": with_disconnect_messages,
-    }
-    options = parse_replay_normalized(msgspec.json.encode(asked).decode())
+    texts = requests(
+        exchange,
+        from_=from_,
+        to=to,
+        from_date=from_date,
+        to_date=to_date,
+        data_types=data_types,
+        symbols=symbols,
+        with_disconnect_messages=with_disconnect_messages,
+    )
     return NormalizedReplay(
-        options,
+        parse_replay_normalized(f"[{','.join(texts)}]", strict=True),
         history=history or _history(**where),
         strict=strict,
         owns_history=history is None,
     )
 
 
-def replay_raw(options: ReplayOptions, *, history: History, strict: bool = False) -> RawReplay:
+def replay_raw(
+    options: ReplayOptions, *, history: History, strict: bool = False
+) -> RawReplay[RawMessage | None]:
     """Replay what an exchange sent, for validated options."""
     return RawReplay(options, history=history, strict=strict)
 
 
+class _Raw(_Source, total=False):
+    from_date: Moment
+    to_date: Moment
+
+
+@overload
 def replay(
-    *,
     exchange: str,
-    from_: str | datetime,
-    to: str | datetime,
-    filters: Sequence[Filter] = (),
+    from_: Moment | None = None,
+    to: Moment | None = None,
+    filters: Filters | None = None,
+    *,
+    with_disconnects: Literal[False] = False,
+    **asked: Unpack[_Raw],
+) -> RawReplay[RawMessage]: ...
+@overload
+def replay(
+    exchange: str,
+    from_: Moment | None = None,
+    to: Moment | None = None,
+    filters: Filters | None = None,
+    *,
+    with_disconnects: bool,
+    **asked: Unpack[_Raw],
+) -> RawReplay[RawMessage | None]: ...
+@overload
+def replay(exchange: Sequence[RawRequest], /, **asked: Unpack[_Source]) -> MergedLines: ...
+def replay(
+    exchange: str | Sequence[RawRequest] | None = None,
+    from_: Moment | None = None,
+    to: Moment | None = None,
+    filters: Filters | None = None,
+    *,
     with_disconnects: bool = False,
+    from_date: Moment | None = None,
+    to_date: Moment | None = None,
     history: History | None = None,
     **where: Unpack[HistoryOptions],
-) -> RawReplay:
-    """Replay what an exchange sent, as it was recorded; a disconnect can be an empty line."""
-    asked = {
-        "exchange": exchange,
-        "from": _iso(from_),
-        "to": _iso(to),
-        "filters": list(filters),
-        "withDisconnects": with_disconnects,
-    }
-    options = parse_replay(msgspec.json.encode(asked).decode())
-    return RawReplay(options, history=history or _history(**where), owns_history=history is None)
+) -> RawReplay[Any] | MergedLines:
+    """Replay what an exchange sent, as it was recorded; with disconnects, which are None.
+
+    >>> for local_timestamp, message in replay("bitmex", "2024-03-01", "2024-03-02",
+    ...                                        [Channel("trade", ["XBTUSD"])]): ...
+
+    A list of dictionaries of these arguments is several replays, merged by local time.
+    """
+    options = [
+        parse_replay(each, strict=True)
+        for each in requests(
+            exchange,
+            from_=from_,
+            to=to,
+            from_date=from_date,
+            to_date=to_date,
+            filters=filters,
+            with_disconnects=with_disconnects,
+        )
+    ]
+    if len(options) > 1 and any(each.with_disconnects for each in options):
+        raise OptionsError("with_disconnects: a disconnect does not tell which replay it is of")
+    source = history or _history(**where)
+    if len(options) > 1:
+        return MergedLines(options, history=source, owns_history=history is None)
+    return RawReplay(options[0], history=source, owns_history=history is None)
 
 
 def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     return History(**where, source=SAMPLE if sample else None)
 
 
-def _iso(time: str | datetime) -> str:
-    if isinstance(time, str):
-        return time
-    moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return moment.astimezone(UTC).isoformat()
+class _CalledModule(ModuleType):
+    """This module, which `from tardis_machine import replay` gives, is called as its function."""
+
+    __call__ = staticmethod(replay)
+
+
+sys.modules[__name__].__class__ = _CalledModule

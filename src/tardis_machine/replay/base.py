@@ -1,12 +1,31 @@
-"""What all replays have in common: readers of a history, which end together."""
+"""What all replays have in common: readers of a history, which end together, and are read once."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
+from tardis_machine.errors import TardisMachineError
 from tardis_machine.filters import Filter
 from tardis_machine.history import History, Reader
+from tardis_machine.waiting import settled
+
+M_co = TypeVar("M_co", covariant=True)
+B = TypeVar("B")
+
+
+class ReplayEndedError(TardisMachineError):
+    """A replay that was read, or closed, is asked for its messages again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this replay {what}: it gives its messages once. Ask for another one, "
+            "or keep the messages in a list or a table"
+        )
+        self.what = what
 
 
 class Replay:
@@ -16,6 +35,7 @@ class Replay:
         self._history = history
         self._owns_history = owns_history
         self._readers: list[Reader] = []
+        self._closed = False
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -41,6 +61,7 @@ class Replay:
 
     def close(self) -> None:
         """Stop at once."""
+        self._closed = True
         for reader in self._readers:
             reader.close()
         if self._owns_history:
@@ -50,6 +71,111 @@ class Replay:
         return self
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class MessageReplay(Replay, ABC, Generic[B, M_co]):
+    """A replay of messages, in batches: an iterator over them, by `for` or by `async for`.
+
+    It is read once. Who leaves a loop early goes on from there with the next one, or by `next`,
+    until the replay is closed.
+    """
+
+    def __init__(self, history: History, *, owns_history: bool = False) -> None:
+        super().__init__(history, owns_history=owns_history)
+        self._begun = self._ended = False
+        self._iterated: Iterator[B] | None = None
+        self._current: Iterator[M_co] = iter(())
+
+    @abstractmethod
+    def pending(self) -> Future[object] | None:
+        """What the next batch has to wait for; None if it will not block."""
+
+    @abstractmethod
+    def _steps(self) -> Iterator[B]:
+        """Replay to the end."""
+
+    @abstractmethod
+    def _decoded(self, batch: B) -> Iterable[M_co]: ...
+
+    def batches(self) -> Generator[B, None, None]:
+        """Replay to the end, as the bytes that the server sends."""
+        if self._ended:
+            raise ReplayEndedError("was read to its end")
+        if self._closed:
+            raise ReplayEndedError("was closed")
+        if self._begun:
+            raise ReplayEndedError("is being read")
+        self._begun = True
+        return self._whole()
+
+    def _whole(self) -> Generator[B, None, None]:
+        try:
+            yield from self._steps()
+            self._ended = True
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop at once."""
+        super().close()
+        self._iterated = None
+        self._current = iter(())
+
+    def _resumed(self) -> Iterator[B]:
+        """Begin, or go on where the last loop was left."""
+        if self._iterated is None:
+            self._iterated = self.batches()
+        return self._iterated
+
+    def __iter__(self) -> Iterator[M_co]:
+        self._resumed()
+        return self._rest()
+
+    def _rest(self) -> Iterator[M_co]:
+        """Give what `next` would, quicker."""
+        while not self._ended:
+            yield from self._current
+            if (batch := next(self._resumed(), None)) is not None:
+                self._current = iter(self._decoded(batch))
+
+    def __next__(self) -> M_co:
+        while not self._ended:
+            for message in self._current:
+                return message
+            if (batch := next(self._resumed(), None)) is not None:
+                self._current = iter(self._decoded(batch))
+        raise StopIteration
+
+    def __aiter__(self) -> Self:
+        self._resumed()
+        return self
+
+    async def __anext__(self) -> M_co:
+        """Replay without holding the event loop for longer than a step takes."""
+        while not self._ended:
+            for message in self._current:
+                return message
+            await asyncio.sleep(0)
+            while (waiting := self.pending()) is not None and not waiting.done():
+                await settled(waiting)
+            if (batch := next(self._resumed(), None)) is not None:
+                self._current = iter(self._decoded(batch))
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop at once."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,

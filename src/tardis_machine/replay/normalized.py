@@ -1,28 +1,49 @@
 """Normalized replays: one or several streams of history, merged by local time."""
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from tardis_machine import exchanges
+from tardis_machine import arrow, exchanges
+from tardis_machine.arrow import Numbers
 from tardis_machine.emit.datatypes import parse_all, sent, sources
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.extras import require
 from tardis_machine.history import History
 from tardis_machine.merge import Batch, Merge
-from tardis_machine.messages import Message, decode_lines
+from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, normalizer_type
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay.base import Replay
-from tardis_machine.waiting import settled
+from tardis_machine.replay.base import M_co, MessageReplay
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
 
-class NormalizedReplay(Replay):
+class TableTypeError(TardisMachineError):
+    """A table has messages of one type, and this one is not among those of the replay."""
+
+    def __init__(self, asked: str | None, data_types: Sequence[str]) -> None:
+        which = "no data type is named" if asked is None else f"{asked!r} is not among them"
+        super().__init__(
+            f"a table has one data type, this replay has {', '.join(data_types)}, and {which}: "
+            f'expected one of these, such as to_arrow("{data_types[0]}")'
+        )
+        self.asked = asked
+        self.data_types = tuple(data_types)
+
+
+class NormalizedReplay(MessageReplay[Batch, M_co]):
     """Streams of history, normalized and merged by local time; of equal times the first is first.
 
-    Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes.
-    Each batch takes a few milliseconds, unless `pending()` tells what it has to wait for.
+    Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes;
+    or make a table of it. Each batch takes a few milliseconds, unless `pending()` tells what it has
+    to wait for.
 
     `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
     whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
@@ -45,6 +66,7 @@ class NormalizedReplay(Replay):
         self._closes_bars = closes_bars
         self._fetched_types = fetched_types
         self._on_malformed = on_malformed
+        self.data_types = tuple(dict.fromkeys(name for each in options for name in each.data_types))
         with self._opening():
             self._streams = [self._open(each, options) for each in options]
         self._merge = Merge(self._streams)
@@ -83,38 +105,85 @@ class NormalizedReplay(Replay):
         """Book changes that came before their book's first snapshot."""
         return sum(stream.ignored_changes for stream in self._streams)
 
-    def __iter__(self) -> Iterator[Message]:
-        for batch in self.batches():
-            yield from decode_lines(batch.data)
-
-    async def __aiter__(self) -> AsyncGenerator[Message, None]:
-        """Replay without holding the event loop for longer than a step takes."""
-        batches = self.batches()
-        try:
-            while True:
-                while (waiting := self.pending()) is not None and not waiting.done():
-                    await settled(waiting)
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                for message in decode_lines(batch.data):
-                    yield message
-                await asyncio.sleep(0)
-        finally:
-            batches.close()
-
     def pending(self) -> Future[object] | None:
         """What the next batch has to wait for; None if it will not block."""
         return self._merge.pending()
 
-    def batches(self) -> Generator[Batch, None, None]:
-        """Replay to the end."""
+    def _steps(self) -> Iterator[Batch]:
         try:
             for merged in self._merge.steps():
                 yield merged.batch()
         finally:
             self._report()
-            self.close()
+
+    def _decoded(self, batch: Batch) -> list[M_co]:
+        return decode_lines(batch.data)  # type: ignore[return-value]  # by the types asked for
+
+    def to_arrow_batches(
+        self,
+        data_type: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        numbers: Numbers = "float",
+    ) -> "pa.RecordBatchReader":
+        """Read the messages of a data type as record batches of a few megabytes each.
+
+        The replay runs as they are read. `data_type` may be left out where there is one only.
+        Columns are the messages' fields, or those that `columns` names; times are timestamps;
+        `numbers` are floats, exact decimals, or the text that they have in JSON.
+        """
+        wanted = self._table_type(data_type)
+        arrow.schema(wanted, columns, numbers=numbers)  # before anything is read
+        return arrow.reader(self.batches(), wanted, columns=columns, numbers=numbers)
+
+    def to_arrow(
+        self,
+        data_type: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        numbers: Numbers = "float",
+    ) -> "pa.Table":
+        """Read all messages of a data type into an Arrow table; see `to_arrow_batches`."""
+        return self.to_arrow_batches(data_type, columns=columns, numbers=numbers).read_all()
+
+    def to_pandas(
+        self,
+        data_type: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        numbers: Numbers = "float",
+    ) -> "pd.DataFrame":
+        """Read all messages of a data type into a pandas data frame; see `to_arrow_batches`."""
+        for module in ("pandas", "pyarrow"):
+            require(module, extra="pandas")
+        frame: pd.DataFrame = self.to_arrow(data_type, columns=columns, numbers=numbers).to_pandas()
+        return frame
+
+    def to_polars(
+        self,
+        data_type: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        numbers: Numbers = "float",
+    ) -> "pl.DataFrame":
+        """Read all messages of a data type into a Polars data frame; see `to_arrow_batches`."""
+        polars = require("polars", extra="polars")
+        require("pyarrow", extra="polars")
+        frame: pl.DataFrame = polars.from_arrow(
+            self.to_arrow(data_type, columns=columns, numbers=numbers)
+        )
+        return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Let `pyarrow.table`, `polars.DataFrame`, DuckDB and others take a replay as it is."""
+        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+
+    def _table_type(self, asked: str | None) -> str:
+        if asked is None and len(self.data_types) == 1:
+            return self.data_types[0]
+        if asked is None or asked not in (*self.data_types, "disconnect"):
+            raise TableTypeError(asked, self.data_types)
+        return asked
 
     def _report(self) -> None:
         """Sum up what the rate-limited warnings on the way may not have told."""

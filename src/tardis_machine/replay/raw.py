@@ -2,7 +2,7 @@
 
 import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import accumulate, compress, groupby
 from typing import Final
@@ -23,7 +23,8 @@ from tardis_machine.log import Throttle
 from tardis_machine.merge import Merge, Merged
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
-from tardis_machine.replay.base import Replay
+from tardis_machine.replay.base import M_co, MessageReplay, Replay
+from tardis_machine.replay.recorded import RawMessage, decode_recorded
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,12 @@ _AFTER: Final = b"}\n"
 _NOTHING: Final = Taken(b"", 0)
 
 
-class RawReplay(Replay):
-    """History as it was recorded: one JSON object per line, with its local time."""
+class RawReplay(MessageReplay[bytes, M_co]):
+    """History as it was recorded: iterate over it for decoded messages with their local times.
+
+    `batches()` gives the bytes: one JSON object per line, an empty one where the recorder lost its
+    connection, if that was asked for; the message is None there.
+    """
 
     def __init__(
         self,
@@ -59,22 +64,22 @@ class RawReplay(Replay):
         """What the next batch has to wait for; None if it will not block."""
         return self._reader.pending()
 
-    def batches(self) -> Iterator[bytes]:
-        """Replay to the end, in NDJSON."""
-        try:
-            for piece in self._reader:
-                lines = split(piece)
-                yield self._wrapped(lines)
-                if self._strict and self.malformed:
-                    time = lines[0][:STAMP].decode(errors="replace")
-                    raise NormalizeError(
-                        self._exchange,
-                        "raw lines",
-                        f"or after {time}",
-                        "it does not begin with a local time",
-                    )
-        finally:
-            self.close()
+    def _steps(self) -> Iterator[bytes]:
+        for piece in self._reader:
+            lines = split(piece)
+            yield self._wrapped(lines)
+            if self._strict and self.malformed:
+                time = lines[0][:STAMP].decode(errors="replace")
+                raise NormalizeError(
+                    self._exchange,
+                    "raw lines",
+                    f"or after {time}",
+                    "it does not begin with a local time",
+                )
+
+    def _decoded(self, batch: bytes) -> Iterable[M_co]:
+        # None is among them where disconnects are asked for, which whoever made this has typed.
+        return decode_recorded(batch)  # type: ignore[return-value]
 
     def _wrapped(self, lines: list[bytes]) -> bytes:
         if are_stamped(lines):
@@ -177,6 +182,39 @@ class MergedRawReplay(Replay):
             self.close()
 
 
+class MergedLines(MessageReplay[bytes, RawMessage]):
+    """Raw replays merged by local time, for programs; what they give is that of one."""
+
+    def __init__(
+        self, options: Sequence[ReplayOptions], *, history: History, owns_history: bool = False
+    ) -> None:
+        super().__init__(history, owns_history=owns_history)
+        with self._opening():
+            self._streams = [
+                _Wrapped(
+                    self._read(
+                        each.exchange, each.filters, each.from_, each.to, readers=len(options)
+                    )
+                )
+                for each in options
+            ]
+        self._merge = Merge(self._streams)
+
+    @property
+    def malformed(self) -> int:
+        """Lines without a local time, which were left out."""
+        return sum(stream.malformed for stream in self._streams)
+
+    def pending(self) -> Future[object] | None:
+        return self._merge.pending()
+
+    def _steps(self) -> Iterator[bytes]:
+        return (merged.batch().data for merged in self._merge.steps())
+
+    def _decoded(self, batch: bytes) -> Iterable[RawMessage]:
+        return filter(None, decode_recorded(batch))
+
+
 class _Messages(LineStream):
     """The messages of one stream of lines, one a line."""
 
@@ -196,10 +234,13 @@ class _Messages(LineStream):
             stamps = list(filter(None, stamps))
         if lines:
             self.last = stamps[-1]
-            messages = [line[MESSAGE:] for line in lines]
+            messages = self._printed(lines)
             data = b"\n".join([*messages, b""])
             ends = [end + at for at, end in enumerate(accumulate(map(len, messages)), 1)]
             self._taken = Taken(data, len(lines), stamps, ends, range(1, len(lines) + 1))
+
+    def _printed(self, lines: Sequence[bytes]) -> list[bytes]:
+        return [line[MESSAGE:] for line in lines]
 
     def take(self) -> Taken:
         taken, self._taken = self._taken, _NOTHING
@@ -207,3 +248,10 @@ class _Messages(LineStream):
 
     def take_hidden(self) -> None:
         return None
+
+
+class _Wrapped(_Messages):
+    """The same with their local times, as a raw replay writes them."""
+
+    def _printed(self, lines: Sequence[bytes]) -> list[bytes]:
+        return [_BEFORE + line + b"}" for line in with_messages(lines, _BETWEEN)]

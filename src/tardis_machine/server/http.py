@@ -175,7 +175,7 @@ class HttpRoutes:
         return web.Response(body=body, headers={"Content-Type": metrics.content_type})
 
 
-def _counted(replay: RawReplay) -> Iterator[Batch]:
+def _counted(replay: RawReplay[object]) -> Iterator[Batch]:
     before = 0
     for data in replay.batches():
         yield Batch(data, replay.messages - before)

@@ -1,0 +1,126 @@
+"""What programs ask for, in the names and types of Python or of the official clients, as JSON."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, Final, Protocol, Required, TypedDict
+
+import msgspec
+
+from tardis_machine.filters import Channel, Filter
+from tardis_machine.options import OptionsError
+
+Moment = str | date
+"""ISO text, a date, or a datetime, which is UTC unless it has a zone."""
+
+
+class HasChannel(Protocol):
+    """A filter of the official clients."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def symbols(self) -> Sequence[str] | None: ...
+
+
+Filters = Sequence[Filter | Channel | HasChannel | Mapping[str, Any] | str]
+
+
+class Span(TypedDict, total=False):
+    """From when to when: `from_` or `from_date`, `to` or `to_date`."""
+
+    from_: Moment
+    to: Moment
+    from_date: Moment
+    to_date: Moment
+
+
+class RawRequest(Span, total=False):
+    """One of several raw replays."""
+
+    exchange: Required[str]
+    filters: Filters
+
+
+class NormalizedRequest(Span, total=False):
+    """One of several normalized replays."""
+
+    exchange: Required[str]
+    data_types: Required[Sequence[str]]
+    symbols: Sequence[str] | None
+    with_disconnect_messages: bool
+
+
+_NAMES: Final = {
+    "from_": "from",
+    "from_date": "from",
+    "to_date": "to",
+    "data_types": "dataTypes",
+    "with_disconnect_messages": "withDisconnectMessages",
+    "with_disconnects": "withDisconnects",
+    "with_error_messages": "withErrorMessages",
+    "timeout_interval_ms": "timeoutIntervalMS",
+}
+
+
+def requests(
+    exchange: str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, **more: object
+) -> list[str]:
+    """Write one request, or the several of a list, as the JSON objects that the server takes."""
+    if exchange is None or isinstance(exchange, str):
+        asked: Sequence[Mapping[str, Any]] = [{"exchange": exchange, **more}]
+    else:
+        asked = [exchange] if isinstance(exchange, Mapping) else exchange
+        given = [name for name, value in more.items() if value is not None and value is not False]
+        if given:
+            raise OptionsError(f"{given[0]} is given beside options that it belongs into")
+    if not asked:
+        raise OptionsError("an empty list of options: expected at least one")
+    return [msgspec.json.encode(_options(each), enc_hook=str).decode() for each in asked]
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in given.items():
+        if value is None:
+            continue
+        name = _NAMES.get(key, key)
+        if name in found:
+            raise OptionsError(f'"{name}" is given twice, the second time as {key}')
+        found[name] = _PLAIN[name](value) if name in _PLAIN else value
+    return found
+
+
+def _listed(value: object) -> list[object]:
+    # A text is a sequence of texts, too, but nobody means its letters. What is no sequence at all
+    # is refused where options are read.
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+
+
+def _filters(value: object) -> list[object]:
+    return [_filter(each) for each in _listed(value)]
+
+
+def _filter(value: object) -> object:
+    if isinstance(value, str):
+        return Filter(value)
+    if isinstance(value, Filter | Mapping):
+        return value
+    name, symbols = getattr(value, "name", None), getattr(value, "symbols", None)
+    return {"channel": name} if symbols is None else {"channel": name, "symbols": symbols}
+
+
+def _iso(time: object) -> str:
+    if isinstance(time, datetime):
+        moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return moment.astimezone(UTC).isoformat()
+    return str(time)
+
+
+_PLAIN: Final[dict[str, Callable[[object], object]]] = {
+    "from": _iso,
+    "to": _iso,
+    "dataTypes": _listed,
+    "symbols": _listed,
+    "filters": _filters,
+}

@@ -1,0 +1,145 @@
+"""Arguments: in Python's names or the official clients', several at once, refused by name."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tardis_client
+import tardis_dev
+
+from tardis_machine import Channel, replay, replay_normalized, stream_normalized
+from tardis_machine.filters import Filter
+from tardis_machine.options import OptionsError
+from tardis_machine.replay import RawMessage, RawMessageError
+from tardis_machine.replay.recorded import decode_recorded
+from tests.library.asked import SPAN
+
+END = "2024-03-01T00:01"
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        Channel("trade", ["XBTUSD"]),
+        Filter("trade", ("XBTUSD",)),
+        {"channel": "trade", "symbols": ["XBTUSD"]},
+        tardis_dev.Channel("trade", ["XBTUSD"]),
+        tardis_client.Channel("trade", ["XBTUSD"]),
+    ],
+    ids=lambda value: f"{type(value).__module__}.{type(value).__name__}",
+)
+def test_filters_of_every_client_are_taken(channel: Any) -> None:
+    expected = list(replay("bitmex", filters=[Filter("trade", ("XBTUSD",))], **SPAN))
+    assert len(expected) > 20
+    assert list(replay("bitmex", filters=[channel], **SPAN)) == expected
+
+
+def test_a_channel_may_be_told_by_its_name() -> None:
+    expected = list(replay("bitmex", filters=[Channel("trade")], **SPAN))
+    assert list(replay("bitmex", filters=["trade"], **SPAN)) == expected
+    assert list(replay("bitmex", filters="trade", **SPAN)) == expected
+
+
+def test_the_official_clients_arguments() -> None:
+    channels = [Channel("trade", ["XBTUSD"])]
+    ours = list(replay("bitmex", filters=channels, **SPAN))
+    by_place = replay("bitmex", "2024-03-01", END, channels, sample=True)
+    named = replay(
+        exchange="bitmex", from_date="2024-03-01", to_date=END, filters=channels, sample=True
+    )
+    assert list(by_place) == list(named) == ours
+    local_timestamp, message = ours[0]
+    assert message["table"] == "trade"
+    assert local_timestamp.datetime < datetime(2024, 3, 1, 0, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (date(2024, 3, 1), END),
+        (datetime.fromisoformat("2024-03-01"), datetime.fromisoformat(END)),
+        (datetime(2024, 3, 1, 2, tzinfo=timezone(timedelta(hours=2))), END),
+        (pd.Timestamp("2024-03-01"), pd.Timestamp(END, tz="UTC")),
+        (np.datetime64("2024-03-01"), np.datetime64(END)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_times_of_every_kind(start: Any, end: Any) -> None:
+    replayed = replay_normalized("bitmex", data_types="trade", from_=start, to=end, sample=True)
+    assert list(replayed) == list(replay_normalized("bitmex", data_types=["trade"], **SPAN))
+
+
+def test_one_symbol_or_type_is_no_list_of_letters() -> None:
+    one = replay_normalized("bitmex", data_types="trade", symbols="XBTUSD", **SPAN)
+    listed = replay_normalized("bitmex", data_types=["trade"], symbols=["XBTUSD"], **SPAN)
+    assert list(one) == list(listed)
+
+
+def test_several_are_merged_by_local_time() -> None:
+    asked: list[Any] = [
+        {"exchange": "bitmex", "from_": "2024-03-01", "to": END, "data_types": ["trade"]},
+        {"exchange": "deribit", "from": "2024-03-01", "to": END, "dataTypes": ["trade", "quote"]},
+    ]
+    merged = list(replay_normalized(asked, sample=True))
+    alone = [each for one in asked for each in replay_normalized([one], sample=True)]
+    assert {each.exchange for each in merged} == {"bitmex", "deribit"}
+    assert merged == sorted(alone, key=lambda each: each.local_timestamp)
+
+
+def test_several_raw_ones_are_merged_by_local_time() -> None:
+    asked: list[Any] = [
+        {"exchange": name, "from_date": "2024-03-01", "to_date": END}
+        for name in ("bitmex", "deribit")
+    ]
+    merged = list(replay(asked, sample=True))
+    alone = [each for one in asked for each in replay([one], sample=True)]
+    assert len(merged) > 100
+    assert merged == sorted(alone, key=lambda each: each.local_timestamp)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"from_": None}, 'invalid "from"'),
+        ({"from_date": "2024-03-01"}, '"from" is given twice, the second time as from_date'),
+        ({"exchange": "bitmax"}, "did you mean bitmex"),
+        ({"data_types": None}, 'invalid "dataTypes"'),
+        ({"symbols": 7}, "symbols"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(change: Any, expected: str) -> None:
+    with pytest.raises(OptionsError, match=expected):
+        replay_normalized(**{"exchange": "bitmex", "data_types": ["trade"], **SPAN, **change})
+
+
+def test_options_beside_or_inside_a_list() -> None:
+    one: Any = {"exchange": "bitmex", "from_": "2024-03-01", "to": END, "data_types": ["trade"]}
+    with pytest.raises(OptionsError, match="data_types is given beside options"):
+        replay_normalized([one], data_types=["trade"], sample=True)  # type: ignore[call-overload]
+    with pytest.raises(OptionsError, match="an empty list of options"):
+        replay_normalized([], sample=True)
+    with pytest.raises(OptionsError, match="unknown option: datatypes"):
+        replay_normalized([{**one, "datatypes": []}], sample=True)
+    raw = {"exchange": "bitmex", "from_": "2024-03-01", "to": END, "with_disconnects": True}
+    with pytest.raises(OptionsError, match="with_disconnects"):
+        replay([raw, raw], sample=True)  # type: ignore[list-item]
+
+
+def test_live_streams_take_one_symbol_and_refuse_what_is_unknown() -> None:
+    with pytest.raises(OptionsError, match="did you mean bitmex"):
+        stream_normalized(exchange="bitmax", data_types="trade", symbols="XBTUSD")
+
+
+def test_disconnects_are_none_and_what_is_no_json_is_named_after_what_precedes_it() -> None:
+    line = b'{"localTimestamp":"2024-03-01T00:00:00.0000027Z","message":%b}\n'
+    assert list(decode_recorded(b"\n" + line % b"[1]" + b"\n")) == [
+        None,
+        RawMessage(1709251200000002, [1]),  # type: ignore[arg-type]
+        None,
+    ]
+    broken = iter(decode_recorded(line % b"[1]" + line % b"[oops"))
+    assert next(broken) is not None
+    with pytest.raises(RawMessageError, match=r"not JSON: .*\[oops"):
+        next(broken)
