@@ -2,17 +2,20 @@
 
 mod bronze;
 mod emit;
+mod filling;
+mod frames;
 mod guard;
 mod hashing;
 mod json;
 mod lines;
 mod numbers;
+mod raw;
 mod times;
 
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 #[pymodule]
 fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -26,5 +29,8 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Column>()?;
     module.add_class::<emit::Gate>()?;
     module.add_class::<lines::Lines>()?;
+    module.add_function(wrap_pyfunction!(frames::text_frames, module)?)?;
+    module.add_function(wrap_pyfunction!(raw::raw_objects, module)?)?;
+    module.add_function(wrap_pyfunction!(raw::raw_frames, module)?)?;
     Ok(())
 }

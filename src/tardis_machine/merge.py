@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import accumulate, repeat
 from operator import itemgetter
@@ -201,17 +201,28 @@ class _Queue:
 
     def step(self) -> None:
         """Let the stream go on, and take over what it gives."""
+        if self.stream.needs_piece:
+            self._go(self.stream.read)
+        else:
+            self._go(self.stream.run)
+            if self._can_read():
+                self._go(self.stream.read)
+
+    def _can_read(self) -> bool:
+        """Whether the next piece is there already.
+
+        Only what follows tells that the last local time has ended. Without it a run would have to
+        be cut there, and be put together with the next: two copies of everything.
+        """
+        stream = self.stream
+        return self.failure is None and stream.needs_piece and stream.pending() is None
+
+    def _go(self, on: Callable[[], object]) -> None:
         try:
-            if self.stream.needs_piece:
-                self.stream.read()
-            else:
-                self.stream.run()
+            on()
             self.failure = self.stream.failure
         except Exception as error:  # noqa: BLE001 - raised when its turn has come
             self.failure = error
-        self._take()
-
-    def _take(self) -> None:
         taken = self.stream.take()
         if taken.count:
             keys = taken.stamps

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _RUN_S: Final = 0.002
 # And to give no more than this: what stays in the processor's cache is several times as fast.
 _RUN_BYTES: Final = 256 * 1024
-_MAX_LINES: Final = 1024
+_MAX_LINES: Final = 8192
 _MIN_LINES: Final = 8
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
 _FIRST_LINES: Final = 1
@@ -136,7 +136,9 @@ class Normalizer:
         started = thread_time()
         first = self._stream.next
         wanted = self._pace
-        end = self._end_of_run(first, min(self._stream.count, first + wanted))
+        left = self._stream.count - first
+        # Of what is left by then, a little is not worth a run of its own.
+        end = self._end_of_run(first, first + (wanted if wanted + wanted // 4 < left else left))
         self._ran = end - first
         self._stream.next = end
         ignored = self._emitter.ignored_changes
@@ -148,9 +150,10 @@ class Normalizer:
         self._normalize(first, end)
         if self._emitter.ignored_changes != ignored:
             self._report_ignored(self._emitter.ignored_changes - ignored)
-        if end - first >= wanted:
-            share = min(2.0, _RUN_S / max(thread_time() - started, 1e-6))
-            self._pace = min(_MAX_LINES, max(_MIN_LINES, int(wanted * max(0.5, share))))
+        took = thread_time() - started
+        if self._ran >= wanted or took > _RUN_S:
+            share = max(0.5, min(2.0, _RUN_S / max(took, 1e-6)))
+            self._pace = min(_MAX_LINES, max(_MIN_LINES, int(self._ran * share)))
 
     def take(self) -> Taken:
         """What was normalized since the last call."""

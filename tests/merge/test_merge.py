@@ -161,8 +161,7 @@ def test_hidden_events_come_last_in_a_batch_of_their_own_time() -> None:
     steps = [merged.batch() for merged in Merge([Given(one, 9), Given(two, 9)]).steps()]
     assert [(step.data, step.hidden) for step in steps if step.data or step.hidden] == [
         (b"a\nA\nb\nB\n", b"(b)\n"),
-        (b"c\n", b""),
-        (b"D\n", b"(D)\n"),
+        (b"c\nD\n", b"(D)\n"),
     ]
 
 

@@ -158,7 +158,7 @@ def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
 
 
 def test_a_disconnect_has_the_local_time_before_it_and_belongs_to_its_batch() -> None:
-    for pieces in ([trade(1) + b"\n" + trade(2)], [trade(1), b"\n" + trade(2)]):
+    for pieces in ([trade(1) + b"\n", trade(2)], [trade(1), b"\n", trade(2)]):
         steps = [step.batch().data for step in Merge([normalizer(*pieces)]).steps()]
         first, second = (decoded(Taken(data, 0)) for data in steps if data)
         assert [message["type"] for message in first] == ["trade", "disconnect"]

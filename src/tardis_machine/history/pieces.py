@@ -24,7 +24,7 @@ def pieces(path: Path) -> Iterator[bytes]:
     for chunk in _chunks(path):
         end = chunk.rfind(b"\n") + 1
         if end:
-            yield rest + chunk[:end] if rest else chunk[:end]
+            yield b"".join((rest, memoryview(chunk)[:end]))
             rest = chunk[end:]
         else:
             rest += chunk

@@ -9,12 +9,13 @@ from typing import Final
 
 from tardis_machine.emit import Taken
 from tardis_machine.history import History
+from tardis_machine.kernel import kernel
 from tardis_machine.lines import (
     MESSAGE,
-    STAMP,
     LineStream,
     Pieces,
     are_stamped,
+    first_stamp,
     is_stamped,
     split,
     with_messages,
@@ -66,10 +67,9 @@ class RawReplay(MessageReplay[bytes, M_co]):
 
     def _steps(self) -> Iterator[bytes]:
         for piece in self._reader:
-            lines = split(piece)
-            yield self._wrapped(lines)
+            yield self._wrapped(piece)
             if self._strict and self.malformed:
-                time = lines[0][:STAMP].decode(errors="replace")
+                time = first_stamp(piece).decode(errors="replace")
                 raise NormalizeError(
                     self._exchange,
                     "raw lines",
@@ -81,7 +81,15 @@ class RawReplay(MessageReplay[bytes, M_co]):
         # None is among them where disconnects are asked for, which whoever made this has typed.
         return decode_recorded(batch)  # type: ignore[return-value]
 
-    def _wrapped(self, lines: list[bytes]) -> bytes:
+    def _wrapped(self, piece: bytes) -> bytes:
+        module = kernel().module
+        found: tuple[bytes, int] | None = None if module is None else module.raw_objects(piece)
+        if found is not None:
+            data, count = found
+            self._disconnected = False
+            self.messages += count
+            return data
+        lines = split(piece)
         if are_stamped(lines):
             self._disconnected = False
             return self._printed(lines)
@@ -120,11 +128,10 @@ class RawReplay(MessageReplay[bytes, M_co]):
 
 
 class NativeReplay(Replay):
-    """One raw replay for a client that speaks the exchange's own protocol: its messages alone."""
+    """One raw replay, for a client that speaks the exchange's own protocol: lines as recorded."""
 
     def __init__(self, options: ReplayOptions, *, history: History) -> None:
         super().__init__(history)
-        self.malformed = 0
         with self._opening():
             self._reader = self._read(options.exchange, options.filters, options.from_, options.to)
 
@@ -132,16 +139,10 @@ class NativeReplay(Replay):
         """What the next piece has to wait for; None if it will not block."""
         return self._reader.pending()
 
-    def pieces(self) -> Iterator[list[bytes]]:
-        """Give messages as they were sent, a piece at a time."""
+    def pieces(self) -> Iterator[bytes]:
+        """Replay to the end, in pieces of whole lines."""
         try:
-            for piece in self._reader:
-                lines = split(piece)
-                if not are_stamped(lines):
-                    proper = [line for line in lines if is_stamped(line)]
-                    self.malformed += sum(map(bool, lines)) - len(proper)
-                    lines = proper
-                yield [line[MESSAGE:] for line in lines]
+            yield from self._reader
         finally:
             self.close()
 

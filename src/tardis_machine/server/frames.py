@@ -1,7 +1,10 @@
 """WebSocket frames of a server: text, many at once, and control."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+from tardis_machine.kernel import kernel
+from tardis_machine.lines import MESSAGE, are_stamped, is_stamped, split
 
 _TEXT: Final = 0x81
 _CLOSE: Final = 0x88
@@ -35,13 +38,35 @@ def text_frames(ndjson: bytes) -> bytes:
 
     No Python statement runs per message: at half a million frames per second that is what counts.
     """
-    lines = ndjson.split(b"\n")
-    lines.pop()
-    return frames_of(lines)
+    module = kernel().module
+    if module is not None:
+        frames: bytes = module.text_frames(ndjson)
+        return frames
+    return _frames_of(split(ndjson))
 
 
-def frames_of(messages: Sequence[bytes]) -> bytes:
-    """Turn messages into one buffer with a text frame for each."""
+class Recorded(NamedTuple):
+    """Frames of recorded messages, how many, and how many lines had no stamp and are left out."""
+
+    frames: bytes
+    messages: int
+    malformed: int
+
+
+def recorded_frames(piece: bytes) -> Recorded:
+    """Turn a piece of recorded lines into one buffer with a text frame per message."""
+    module = kernel().module
+    found = None if module is None else module.raw_frames(piece)
+    if found is not None:
+        frames, messages = found
+        return Recorded(frames, messages, 0)
+    lines = split(piece)
+    proper = lines if are_stamped(lines) else [line for line in lines if is_stamped(line)]
+    malformed = sum(map(bool, lines)) - len(proper)
+    return Recorded(_frames_of([line[MESSAGE:] for line in proper]), len(proper), malformed)
+
+
+def _frames_of(messages: Sequence[bytes]) -> bytes:
     parts = [b""] * (2 * len(messages))
     parts[::2] = map(_HEADERS.__getitem__, map(len, messages))
     parts[1::2] = messages

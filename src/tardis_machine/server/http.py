@@ -112,13 +112,19 @@ class HttpRoutes:
         response = web.StreamResponse(headers=headers)
         response.content_type = _STREAM_TYPE
 
+        services = self._services
+        outlet = Outlet(request, services.limits.config.stall_timeout_s)
+
         async def send(data: bytes) -> None:
             if not response.prepared:
                 await response.prepare(request)
-            await response.write(data)
+                request.writer.send_headers()
+            if request.version >= HttpVersion11:
+                outlet.write(b"%x\r\n" % len(data), data, b"\r\n")
+            else:
+                outlet.write(data)
+            await outlet.drain()
 
-        services = self._services
-        outlet = Outlet(request, services.limits.config.stall_timeout_s)
         task = asyncio.current_task()
         assert task is not None
         try:

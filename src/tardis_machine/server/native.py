@@ -22,7 +22,7 @@ from tardis_machine.filters import Filter, normalize
 from tardis_machine.options import OptionsError, ReplayOptions, parse_replay
 from tardis_machine.replay import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
-from tardis_machine.server.frames import frames_of, text_frames
+from tardis_machine.server.frames import recorded_frames, text_frames
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
 from tardis_machine.waiting import settled
@@ -153,17 +153,16 @@ class _Sole:
     """The replay of a session with one connection: nothing has to be merged."""
 
     def __init__(self, replay: NativeReplay) -> None:
-        self._replay = replay
+        self.malformed = 0
         self.pending = replay.pending
         self.close = replay.close
-
-    @property
-    def malformed(self) -> int:
-        return self._replay.malformed
+        self._replay = replay
 
     def steps(self) -> Iterator[Step]:
-        for messages in self._replay.pieces():
-            yield ((0, frames_of(messages), len(messages)),)
+        for piece in self._replay.pieces():
+            frames, count, malformed = recorded_frames(piece)
+            self.malformed += malformed
+            yield ((0, frames, count),)
 
 
 class _Several:

@@ -48,13 +48,17 @@ class Outlet:
         """Bytes of the response so far; a WebSocket's control frames do not count."""
         return self._request.writer.output_size + self._bypassing
 
-    def write(self, data: bytes) -> None:
-        """Write past HTTP, as a WebSocket does."""
+    def write(self, *parts: bytes) -> None:
+        """Write past aiohttp, which would put parts together first: a copy of everything."""
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        transport.write(data)
-        self._bypassing += len(data)
+        transport.writelines(parts)
+        self._bypassing += sum(map(len, parts))
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written."""
+        await self._request.writer.drain()
 
     def look(self) -> bool:
         """Tell whether something is unsent, and note when the client last took any."""

@@ -120,7 +120,7 @@ class Session:
 
     async def drain(self) -> None:
         """Wait until the client has taken most of what was sent."""
-        await self._request.writer.drain()
+        await self.outlet.drain()
 
     def push(self, lines: bytes) -> None:
         """Send a frame per line without waiting; raise if too much is unsent already."""

@@ -1,0 +1,64 @@
+//! WebSocket frames of a server: unmasked, final, text, one for each message.
+
+use memchr::{memchr_iter, memrchr};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::filling::Filling;
+use crate::guard::guarded;
+
+const TEXT: u8 = 0x81;
+/// Lengths below this are their own header; this one says that two bytes follow, the next eight.
+const TWO_BYTES: usize = 126;
+const EIGHT_BYTES: u8 = 127;
+
+/// How long the header of a frame with this payload is.
+#[inline]
+pub fn header_size(length: usize) -> usize {
+    match length {
+        0..TWO_BYTES => 2,
+        TWO_BYTES..0x1_0000 => 4,
+        _ => 10,
+    }
+}
+
+/// Write the frame of a message.
+#[inline]
+pub fn frame(out: &mut Filling, message: &[u8]) {
+    let length = message.len();
+    match header_size(length) {
+        2 => out.put(&[TEXT, length as u8]),
+        4 => {
+            let [high, low] = (length as u16).to_be_bytes();
+            out.put(&[TEXT, TWO_BYTES as u8, high, low]);
+        }
+        _ => {
+            out.put(&[TEXT, EIGHT_BYTES]);
+            out.put(&(length as u64).to_be_bytes());
+        }
+    }
+    out.put(message);
+}
+
+/// Turn whole lines into one buffer with a frame for each.
+#[pyfunction]
+pub fn text_frames<'py>(py: Python<'py>, ndjson: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    guarded(|| {
+        let whole = &ndjson[..memrchr(b'\n', ndjson).map_or(0, |end| end + 1)];
+        let mut size = 0;
+        let mut start = 0;
+        for end in memchr_iter(b'\n', whole) {
+            size += header_size(end - start) + end - start;
+            start = end + 1;
+        }
+        PyBytes::new_with(py, size, |buffer| {
+            let mut out = Filling::new(buffer);
+            let mut start = 0;
+            for end in memchr_iter(b'\n', whole) {
+                frame(&mut out, &whole[start..end]);
+                start = end + 1;
+            }
+            Ok(())
+        })
+    })
+}
