@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from tardis_machine.emit import Taken
+from tardis_machine.pacing import Schedule
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -128,6 +129,10 @@ class Merge:
             queue = self._behind()
             yield from self._up_to(None if queue is None else queue.reached)
 
+    def due_in(self) -> float:
+        """Seconds until the next step; more than 0 only where a schedule has to be kept."""
+        return 0.0
+
     def _behind(self) -> "_Queue | None":
         """The stream that has got least far."""
         behind, least = None, ""
@@ -181,6 +186,51 @@ class Merge:
         return Merged(total, spans=spans, messages=messages, order=order, hidden=hidden)
 
 
+class PacedMerge(Merge):
+    """The same by the clock: what is not due yet is held, and no stream runs further ahead."""
+
+    def __init__(self, streams: Sequence[Stream], schedule: Schedule) -> None:
+        super().__init__(streams)
+        self._schedule = schedule
+
+    def due_in(self) -> float:
+        upcoming = self._upcoming()
+        return 0.0 if upcoming is None else self._schedule.due_in(upcoming)
+
+    def pending(self) -> Future[object] | None:
+        return super().pending() if self._is_due(self._behind()) else None
+
+    def steps(self) -> Iterator[Merged]:
+        """Merge to the end; a step begins by sleeping, unless `due_in` has told that it is due."""
+        while (upcoming := self._upcoming()) is not None:
+            self._schedule.wait(upcoming)
+            queue = self._behind()
+            if queue is not None and self._is_due(queue):
+                if queue.failure is not None:
+                    yield from self._up_to(queue.last, inclusive=True)
+                    raise queue.failure
+                queue.step()
+                queue = self._behind()
+            if queue is not None and self._is_due(queue):
+                yield from self._up_to(queue.reached)
+            else:
+                yield from self._up_to(self._schedule.reached, inclusive=True)
+
+    def _upcoming(self) -> str | None:
+        """The local time at which there is something to do again; None at the end."""
+        return min((time for queue in self._queues for time in queue.upcoming()), default=None)
+
+    def _is_due(self, queue: "_Queue | None") -> bool:
+        """Tell whether it is time for a stream to go on."""
+        reached = None if queue is None else queue.reached
+        return reached is not None and reached <= self._schedule.reached
+
+
+def merge(streams: Sequence[Stream], schedule: Schedule | None = None) -> Merge:
+    """Merge streams, as fast as possible or by a schedule."""
+    return Merge(streams) if schedule is None else PacedMerge(streams, schedule)
+
+
 class _Queue:
     """A stream, and what it gave that is not given out yet."""
 
@@ -198,6 +248,15 @@ class _Queue:
             return self.last
         reached = self.stream.reached
         return None if reached is None else max(reached, self.last)
+
+    def upcoming(self) -> Iterator[str]:
+        """The local times of what is to be given out next, and at which the stream goes on."""
+        if self.runs:
+            yield self.runs[0].key
+        if self.hidden:
+            yield self.hidden[0][0]
+        if (reached := self.reached) is not None:
+            yield reached
 
     def step(self) -> None:
         """Let the stream go on, and take over what it gives."""
@@ -253,6 +312,11 @@ class _Run:
     @property
     def is_done(self) -> bool:
         return self.next == len(self._keys)
+
+    @property
+    def key(self) -> str:
+        """The next one's."""
+        return self._keys[self.next]
 
     def advance(self, limit: str | None, *, inclusive: bool) -> int:
         """Go on to where the keys before a limit end."""

@@ -14,6 +14,7 @@ from tardis_machine.emit import datatypes
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter
+from tardis_machine.pacing import MAX_SPEED, MIN_SPEED
 
 log = logging.getLogger(__name__)
 
@@ -36,17 +37,24 @@ class OptionsError(TardisMachineError):
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A raw replay: exchange, channels, whole minutes from (inclusive) to (exclusive)."""
+    """A raw replay: exchange, channels, whole minutes from (inclusive) to (exclusive).
+
+    `speed` 1 is as it happened, None as fast as possible.
+    """
 
     exchange: str
     from_: int
     to: int
     filters: tuple[Filter, ...] = ()
     with_disconnects: bool = False
+    speed: float | None = None
 
 
 class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A normalized replay. `symbols` None asks for all, an empty tuple for none."""
+    """A normalized replay. `symbols` None asks for all, an empty tuple for none.
+
+    `speed` 1 is as it happened, None as fast as possible.
+    """
 
     exchange: str
     from_: int
@@ -54,6 +62,7 @@ class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     data_types: tuple[str, ...]
     symbols: tuple[str, ...] | None = None
     with_disconnect_messages: bool = False
+    speed: float | None = None
     publish: bool = True
 
 
@@ -75,7 +84,8 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
     if len(given) != 1:
         raise OptionsError("invalid options: a raw replay takes one object, not an array")
     options = given[0]
-    _known_keys(options, ("exchange", "filters", "from", "to", "withDisconnects"), strict=strict)
+    keys = ("exchange", "filters", "from", "to", "withDisconnects", "speed")
+    _known_keys(options, keys, strict=strict)
     exchange = _text(options, "exchange")
     channels = catalog.CHANNELS.get(exchange)
     if channels is None:
@@ -87,6 +97,7 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
         to=to,
         filters=_filters(options.get("filters"), channels),
         with_disconnects=_flag(options, "withDisconnects", False),
+        speed=parse_speed(options.get("speed")),
     )
 
 
@@ -94,7 +105,10 @@ def parse_replay_normalized(
     text: str | None, *, strict: bool = False
 ) -> list[ReplayNormalizedOptions]:
     """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several."""
-    keys = ("exchange", "symbols", "from", "to", "dataTypes", "withDisconnectMessages", "publish")
+    keys = (
+        *("exchange", "symbols", "from", "to", "dataTypes", "withDisconnectMessages"),
+        *("speed", "publish"),
+    )
     found = []
     for options in _objects(text):
         _known_keys(options, keys, strict=strict)
@@ -108,9 +122,11 @@ def parse_replay_normalized(
                 data_types=_data_types(options, exchange),
                 symbols=_symbols(options),
                 with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
+                speed=parse_speed(options.get("speed")),
                 publish=_flag(options, "publish", True),
             )
         )
+    common_speed(found)
     return found
 
 
@@ -159,6 +175,33 @@ def parse_time(value: object, name: str) -> int:
     if elapsed.days < 0:
         raise OptionsError(f'invalid "{name}": {_shown(value)}, expected 1970 or later')
     return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
+
+
+def parse_speed(value: object) -> float | None:
+    """Read how fast time is to pass in a replay: 1 is as it happened, None as fast as possible."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if MIN_SPEED <= value <= MAX_SPEED:
+            return float(value)
+        shown = repr(value)  # JSON has no NaN
+    else:
+        shown = _shown(value)
+    raise OptionsError(
+        f'invalid "speed": {shown:.{_MAX_SHOWN}}, expected a number from {MIN_SPEED:g} to '
+        f"{MAX_SPEED:,}, such as 1 for as it happened"
+    )
+
+
+def common_speed(options: Sequence[ReplayOptions | ReplayNormalizedOptions]) -> float | None:
+    """Tell the speed of replays that are merged: they have one clock."""
+    speeds = dict.fromkeys(each.speed for each in options)
+    if len(speeds) > 1:
+        shown = " and ".join("none" if each is None else f"{each:g}" for each in speeds)
+        raise OptionsError(
+            f'invalid "speed": {shown}, expected the same for all that are replayed together'
+        )
+    return next(iter(speeds), None)
 
 
 def whole_minutes(

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tardis_machine.emit import Taken
-from tardis_machine.merge import Merge, Merged
+from tardis_machine.merge import Merge, Merged, PacedMerge
+from tardis_machine.pacing import Schedule
+from tests.test_pacing import HandClock
 
 Message = tuple[int, str]
 """Its local time and its text; a text in brackets is hidden."""
@@ -194,3 +196,54 @@ def test_a_stream_far_ahead_waits() -> None:
         next(steps)
     assert len(ahead._messages) == 100
     assert _texts(steps)[-1] == "599"
+
+
+_START = 1_709_251_200_000_000
+_gaps = st.lists(st.integers(0, 100), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_gaps, min_size=1, max_size=3), st.integers(1, 5), st.sampled_from([0.001, 0.01]))
+def test_paced_each_message_comes_when_it_is_due(
+    times: list[list[int]], size: int, speed: float
+) -> None:
+    """As without a clock, but not before its time; and no later than the next tick."""
+    streams = _named(times)
+    expected = _texts(Merge([Given(each, size) for each in streams]).steps())
+    clock = HandClock()
+    merge = PacedMerge(
+        [Given(each, size) for each in streams], Schedule(_START, _START + 10**6, speed, clock)
+    )
+    began, found, latest = clock.ns, [], 0
+    for step in merge.steps():
+        texts = step.batch().data.decode().splitlines()
+        for us in (int(text.split(".")[2]) for text in texts):
+            latest = max(latest, us)
+            due_ns = latest * 1000 / speed
+            assert due_ns <= clock.ns - began < due_ns + 5_000_001
+        found += texts
+    assert found == expected
+
+
+def test_paced_streams_run_no_further_ahead_than_a_run() -> None:
+    busy = Given([(each, f"{each}") for each in range(100)], 1)
+    quiet = Given([(each, f"{each}") for each in (0, 99)], 1)
+    merge = PacedMerge([busy, quiet], Schedule(_START, _START + 10**6, 0.001, HandClock()))
+    assert merge.due_in() == 0
+    for _ in merge.steps():
+        if merge.due_in() > 0:
+            break
+    assert merge.pending() is None
+    assert len(busy._messages) >= 98
+    assert len(quiet._messages) == 1
+
+
+def test_paced_a_failure_comes_after_what_precedes_it() -> None:
+    one = Given([(1, "a"), (3, "c"), (3, "(c)")], 9, OSError("gone"))
+    two = Given([(2, "b"), (4, "d"), (5, "e")], 9)
+    steps: list[Merged] = []
+    with pytest.raises(OSError, match="gone"):
+        steps.extend(
+            PacedMerge([one, two], Schedule(_START, _START + 10**6, 0.001, HandClock())).steps()
+        )
+    assert _texts(iter(steps)) == ["a", "b", "c", "(c)"]

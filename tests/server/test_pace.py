@@ -13,12 +13,15 @@ from tests.server.conftest import until
 
 
 class Script:
-    """A replay whose batches and waits are written down."""
+    """A replay whose batches and waits are written down; a number is how long until the next."""
 
     malformed = 0
 
-    def __init__(self, *steps: "bytes | Future[object] | Exception") -> None:
+    def __init__(self, *steps: "bytes | float | Future[object] | Exception") -> None:
         self.steps = list(steps)
+
+    def due_in(self) -> float:
+        return self.steps.pop(0) if self.steps and isinstance(self.steps[0], float) else 0.0
 
     def pending(self) -> "Future[object] | None":
         while self.steps and isinstance(first := self.steps[0], Future):
@@ -73,6 +76,21 @@ async def test_nothing_is_held_back_while_waiting() -> None:
     second.set_exception(OSError("whatever it was, the replay tells"))
     await running
     assert sink.sent[1:] == [(b"b\n", 1)]
+
+
+async def test_what_is_not_due_is_neither_journalled_nor_sent() -> None:
+    script, journal = Script(1e-6, b"a\n", 1e-6, 3600.0, b"b\n"), SlowJournal()
+    running = asyncio.ensure_future(
+        deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
+    )
+    await until(lambda: bool(journal.tickets))
+    journal.tickets[0].settle()
+    await until(lambda: script.steps == [b"b\n"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    # The answer begins before anything is due: a client need not wait for its headers.
+    assert journal.events == [("send", b""), ("append", b"a\n"), ("send", b"a\n")]
 
 
 async def test_what_precedes_an_error_is_sent() -> None:

@@ -159,6 +159,7 @@ def replay_normalized(
     data_types: Sequence[str] | None = None,
     symbols: Sequence[str] | None = None,
     with_disconnect_messages: bool = False,
+    speed: float | None = None,
     from_date: Moment | None = None,
     to_date: Moment | None = None,
     strict: bool = False,
@@ -166,6 +167,8 @@ def replay_normalized(
     **where: Unpack[HistoryOptions],
 ) -> NormalizedReplay[Any]:
     """Replay one exchange's normalized and computed messages.
+
+    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast.
 
     >>> for trade in replay_normalized("bitmex", from_="2024-03-01", to="2024-03-02",
     ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
@@ -182,6 +185,7 @@ def replay_normalized(
         data_types=data_types,
         symbols=symbols,
         with_disconnect_messages=with_disconnect_messages,
+        speed=speed,
     )
     return NormalizedReplay(
         parse_replay_normalized(f"[{','.join(texts)}]", strict=True),
@@ -201,6 +205,7 @@ def replay_raw(
 class _Raw(_Source, total=False):
     from_date: Moment
     to_date: Moment
+    speed: float | None
 
 
 @overload
@@ -232,12 +237,15 @@ def replay(
     filters: Filters | None = None,
     *,
     with_disconnects: bool = False,
+    speed: float | None = None,
     from_date: Moment | None = None,
     to_date: Moment | None = None,
     history: History | None = None,
     **where: Unpack[HistoryOptions],
 ) -> RawReplay[Any] | MergedLines:
     """Replay what an exchange sent, as it was recorded; with disconnects, which are None.
+
+    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast.
 
     >>> for local_timestamp, message in replay("bitmex", "2024-03-01", "2024-03-02",
     ...                                        [Channel("trade", ["XBTUSD"])]): ...
@@ -254,6 +262,7 @@ def replay(
             to_date=to_date,
             filters=filters,
             with_disconnects=with_disconnects,
+            speed=speed,
         )
     ]
     if len(options) > 1 and any(each.with_disconnects for each in options):

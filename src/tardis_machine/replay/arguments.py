@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, Required, TypedDict
 import msgspec
 
 from tardis_machine.filters import Channel, Filter
-from tardis_machine.options import OptionsError
+from tardis_machine.options import OptionsError, parse_speed
 
 Moment = str | date
 """ISO text, a date, or a datetime, which is UTC unless it has a zone."""
@@ -27,12 +27,13 @@ Filters = Sequence[Filter | Channel | HasChannel | Mapping[str, Any] | str]
 
 
 class Span(TypedDict, total=False):
-    """From when to when: `from_` or `from_date`, `to` or `to_date`."""
+    """From when to when: `from_` or `from_date`, `to` or `to_date`; and how fast."""
 
     from_: Moment
     to: Moment
     from_date: Moment
     to_date: Moment
+    speed: float | None
 
 
 class RawRequest(Span, total=False):
@@ -123,4 +124,5 @@ _PLAIN: Final[dict[str, Callable[[object], object]]] = {
     "dataTypes": _listed,
     "symbols": _listed,
     "filters": _filters,
+    "speed": parse_speed,  # here, since JSON has no NaN
 }

@@ -1,4 +1,4 @@
-"""What all replays have in common: readers of a history, which end together, and are read once."""
+"""What all replays have in common: readers that end together, one clock, and being read once."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -11,8 +11,11 @@ from typing import Generic, Self, TypeVar
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.filters import Filter
 from tardis_machine.history import History, Reader
+from tardis_machine.options import ReplayNormalizedOptions, ReplayOptions, common_speed
+from tardis_machine.pacing import Clock, Schedule
 from tardis_machine.waiting import settled
 
+Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]
 M_co = TypeVar("M_co", covariant=True)
 B = TypeVar("B")
 
@@ -28,14 +31,45 @@ class ReplayEndedError(TardisMachineError):
         self.what = what
 
 
-class Replay:
-    """Reads a history; a history of its own ends with it."""
+class Replay(ABC):
+    """Reads a history; a history of its own ends with it.
 
-    def __init__(self, history: History, *, owns_history: bool = False) -> None:
+    What comes next may have to be fetched, or, with a speed, not be due. Iterating blocks until
+    then; on an event loop `ready`, or `due_in` and then `pending`, tell in advance.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        history: History,
+        owns_history: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
         self._history = history
         self._owns_history = owns_history
         self._readers: list[Reader] = []
         self._closed = False
+        self._schedule: Schedule | None = None
+        speed = common_speed(options)
+        if speed is not None:
+            start, end = min(each.from_ for each in options), max(each.to for each in options)
+            self._schedule = Schedule(start, end, speed, clock)
+
+    @abstractmethod
+    def due_in(self) -> float:
+        """Seconds until what comes next is due; 0 unless it is paced."""
+
+    @abstractmethod
+    def pending(self) -> Future[object] | None:
+        """What has to be waited for then; None if it will not block."""
+
+    async def ready(self) -> None:
+        """Wait until going on will not block."""
+        while (seconds := self.due_in()) > 0:  # noqa: ASYNC110 - it tells how long
+            await asyncio.sleep(seconds)
+        while (waiting := self.pending()) is not None and not waiting.done():
+            await settled(waiting)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -62,6 +96,8 @@ class Replay:
     def close(self) -> None:
         """Stop at once."""
         self._closed = True
+        if self._schedule is not None:
+            self._schedule.stop()
         for reader in self._readers:
             reader.close()
         if self._owns_history:
@@ -79,22 +115,25 @@ class Replay:
         self.close()
 
 
-class MessageReplay(Replay, ABC, Generic[B, M_co]):
+class MessageReplay(Replay, Generic[B, M_co]):
     """A replay of messages, in batches: an iterator over them, by `for` or by `async for`.
 
     It is read once. Who leaves a loop early goes on from there with the next one, or by `next`,
     until the replay is closed.
     """
 
-    def __init__(self, history: History, *, owns_history: bool = False) -> None:
-        super().__init__(history, owns_history=owns_history)
+    def __init__(
+        self,
+        options: Options,
+        *,
+        history: History,
+        owns_history: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(options, history=history, owns_history=owns_history, clock=clock)
         self._begun = self._ended = False
         self._iterated: Iterator[B] | None = None
         self._current: Iterator[M_co] = iter(())
-
-    @abstractmethod
-    def pending(self) -> Future[object] | None:
-        """What the next batch has to wait for; None if it will not block."""
 
     @abstractmethod
     def _steps(self) -> Iterator[B]:
@@ -162,8 +201,7 @@ class MessageReplay(Replay, ABC, Generic[B, M_co]):
             for message in self._current:
                 return message
             await asyncio.sleep(0)
-            while (waiting := self.pending()) is not None and not waiting.done():
-                await settled(waiting)
+            await self.ready()
             if (batch := next(self._resumed(), None)) is not None:
                 self._current = iter(self._decoded(batch))
         raise StopAsyncIteration

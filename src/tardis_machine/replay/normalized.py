@@ -11,10 +11,11 @@ from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
 from tardis_machine.history import History
-from tardis_machine.merge import Batch, Merge
+from tardis_machine.merge import Batch, merge
 from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, normalizer_type
 from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.pacing import Clock
 from tardis_machine.replay.base import M_co, MessageReplay
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     """Streams of history, normalized and merged by local time; of equal times the first is first.
 
     Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes;
-    or make a table of it. Each batch takes a few milliseconds, unless `pending()` tells what it has
-    to wait for.
+    or make a table of it. Each batch takes a few milliseconds, unless `due_in` or `pending` tell
+    what it has to wait for.
 
     `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
     whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
@@ -60,8 +61,9 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         closes_bars: bool = False,
         fetched_types: Sequence[str] = (),
         on_malformed: Callable[[Malformed], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(history, owns_history=owns_history)
+        super().__init__(options, history=history, owns_history=owns_history, clock=clock)
         self._strict = strict
         self._closes_bars = closes_bars
         self._fetched_types = fetched_types
@@ -69,7 +71,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         self.data_types = tuple(dict.fromkeys(name for each in options for name in each.data_types))
         with self._opening():
             self._streams = [self._open(each, options) for each in options]
-        self._merge = Merge(self._streams)
+        self._merge = merge(self._streams, self._schedule)
 
     def _open(
         self, option: ReplayNormalizedOptions, options: Sequence[ReplayNormalizedOptions]
@@ -105,8 +107,10 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         """Book changes that came before their book's first snapshot."""
         return sum(stream.ignored_changes for stream in self._streams)
 
+    def due_in(self) -> float:
+        return self._merge.due_in()
+
     def pending(self) -> Future[object] | None:
-        """What the next batch has to wait for; None if it will not block."""
         return self._merge.pending()
 
     def _steps(self) -> Iterator[Batch]:

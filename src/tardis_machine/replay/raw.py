@@ -21,10 +21,12 @@ from tardis_machine.lines import (
     with_messages,
 )
 from tardis_machine.log import Throttle
-from tardis_machine.merge import Merge, Merged
+from tardis_machine.merge import Merged, merge
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
+from tardis_machine.pacing import Clock
 from tardis_machine.replay.base import M_co, MessageReplay, Replay
+from tardis_machine.replay.paced import paced
 from tardis_machine.replay.recorded import RawMessage, decode_recorded
 
 log = logging.getLogger(__name__)
@@ -49,24 +51,28 @@ class RawReplay(MessageReplay[bytes, M_co]):
         history: History,
         strict: bool = False,
         owns_history: bool = False,
+        clock: Clock | None = None,
     ) -> None:
-        super().__init__(history, owns_history=owns_history)
+        super().__init__((options,), history=history, owns_history=owns_history, clock=clock)
         self._strict = strict
         self._exchange = options.exchange
         self._with_disconnects = options.with_disconnects
         self._disconnected = False
         with self._opening():
-            self._reader = self._read(options.exchange, options.filters, options.from_, options.to)
+            reader = self._read(options.exchange, options.filters, options.from_, options.to)
+        self._pieces = paced(reader, self._schedule)
         self._throttle = Throttle()
         self.messages = 0
         self.malformed = 0
 
+    def due_in(self) -> float:
+        return self._pieces.due_in()
+
     def pending(self) -> Future[object] | None:
-        """What the next batch has to wait for; None if it will not block."""
-        return self._reader.pending()
+        return self._pieces.pending()
 
     def _steps(self) -> Iterator[bytes]:
-        for piece in self._reader:
+        for piece in self._pieces:
             yield self._wrapped(piece)
             if self._strict and self.malformed:
                 time = first_stamp(piece).decode(errors="replace")
@@ -131,18 +137,21 @@ class NativeReplay(Replay):
     """One raw replay, for a client that speaks the exchange's own protocol: lines as recorded."""
 
     def __init__(self, options: ReplayOptions, *, history: History) -> None:
-        super().__init__(history)
+        super().__init__((options,), history=history)
         with self._opening():
-            self._reader = self._read(options.exchange, options.filters, options.from_, options.to)
+            reader = self._read(options.exchange, options.filters, options.from_, options.to)
+        self._pieces = paced(reader, self._schedule)
+
+    def due_in(self) -> float:
+        return self._pieces.due_in()
 
     def pending(self) -> Future[object] | None:
-        """What the next piece has to wait for; None if it will not block."""
-        return self._reader.pending()
+        return self._pieces.pending()
 
     def pieces(self) -> Iterator[bytes]:
         """Replay to the end, in pieces of whole lines."""
         try:
-            yield from self._reader
+            yield from self._pieces
         finally:
             self.close()
 
@@ -155,7 +164,7 @@ class MergedRawReplay(Replay):
     """
 
     def __init__(self, options: Sequence[ReplayOptions], *, history: History) -> None:
-        super().__init__(history)
+        super().__init__(options, history=history)
         readers = len(options)
         with self._opening():
             self._streams = [
@@ -164,15 +173,17 @@ class MergedRawReplay(Replay):
                 )
                 for each in options
             ]
-        self._merge = Merge(self._streams)
+        self._merge = merge(self._streams, self._schedule)
 
     @property
     def malformed(self) -> int:
         """Lines without a local time, which were left out."""
         return sum(stream.malformed for stream in self._streams)
 
+    def due_in(self) -> float:
+        return self._merge.due_in()
+
     def pending(self) -> Future[object] | None:
-        """What the next step has to wait for; None if it will not block."""
         return self._merge.pending()
 
     def steps(self) -> Iterator[Merged]:
@@ -189,7 +200,7 @@ class MergedLines(MessageReplay[bytes, RawMessage]):
     def __init__(
         self, options: Sequence[ReplayOptions], *, history: History, owns_history: bool = False
     ) -> None:
-        super().__init__(history, owns_history=owns_history)
+        super().__init__(options, history=history, owns_history=owns_history)
         with self._opening():
             self._streams = [
                 _Wrapped(
@@ -199,12 +210,15 @@ class MergedLines(MessageReplay[bytes, RawMessage]):
                 )
                 for each in options
             ]
-        self._merge = Merge(self._streams)
+        self._merge = merge(self._streams, self._schedule)
 
     @property
     def malformed(self) -> int:
         """Lines without a local time, which were left out."""
         return sum(stream.malformed for stream in self._streams)
+
+    def due_in(self) -> float:
+        return self._merge.due_in()
 
     def pending(self) -> Future[object] | None:
         return self._merge.pending()

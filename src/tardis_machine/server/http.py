@@ -119,6 +119,8 @@ class HttpRoutes:
             if not response.prepared:
                 await response.prepare(request)
                 request.writer.send_headers()
+            if not data:
+                return  # an empty chunk would be the last
             if request.version >= HttpVersion11:
                 outlet.write(b"%x\r\n" % len(data), data, b"\r\n")
             else:

@@ -19,7 +19,7 @@ from tardis_machine import exchanges
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter, normalize
-from tardis_machine.options import OptionsError, ReplayOptions, parse_replay
+from tardis_machine.options import OptionsError, ReplayOptions, common_speed, parse_replay
 from tardis_machine.replay import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
 from tardis_machine.server.frames import recorded_frames, text_frames
@@ -53,7 +53,7 @@ class _Client:
         self.session = session
         self.gone = False
         self.done: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
-        self._options = options
+        self.options = options
         self._filters: list[Filter] = []
         self._read = exchanges.get(options.exchange).subscriptions
         self._started = False
@@ -68,7 +68,7 @@ class _Client:
         """Take no more subscriptions; give what was asked for: everything, if nothing was."""
         self._started = True
         asked = normalize(self._filters)
-        return msgspec.structs.replace(self._options, filters=tuple(asked))
+        return msgspec.structs.replace(self.options, filters=tuple(asked))
 
     def fail(self, error: BaseException) -> None:
         if not self.done.done():
@@ -80,7 +80,7 @@ class _Client:
 
     def _receive(self, text: str | bytes) -> None:
         """Note what a message subscribes to; whatever else it says is for the exchange to know."""
-        name = self._options.exchange
+        name = self.options.exchange
         if self._started:
             log.debug("message after the replay began ignored", extra={"exchange": name})
             return
@@ -142,6 +142,8 @@ class _Source(Protocol):
     @property
     def malformed(self) -> int: ...
 
+    def due_in(self) -> float: ...
+
     def pending(self) -> "Future[object] | None": ...
 
     def steps(self) -> Iterator[Step]: ...
@@ -154,6 +156,7 @@ class _Sole:
 
     def __init__(self, replay: NativeReplay) -> None:
         self.malformed = 0
+        self.due_in = replay.due_in
         self.pending = replay.pending
         self.close = replay.close
         self._replay = replay
@@ -170,6 +173,7 @@ class _Several:
 
     def __init__(self, replay: MergedRawReplay) -> None:
         self._replay = replay
+        self.due_in = replay.due_in
         self.pending = replay.pending
         self.close = replay.close
 
@@ -200,6 +204,8 @@ class _Replay:
 
     def join(self, client: _Client) -> None:
         """Replay to this connection too."""
+        others = [each.options for each in self._clients if not each.gone]
+        common_speed([*others, client.options])
         if len(self._clients) >= MAX_CLIENTS:
             raise OptionsError(f"a session has at most {MAX_CLIENTS} connections")
         self._clients.append(client)
@@ -287,6 +293,10 @@ class _Replay:
         turn_ends = 0.0
         steps = replay.steps()
         while True:
+            while (seconds := replay.due_in()) > 0:
+                await drain()
+                await asyncio.sleep(seconds)
+                turn_ends = 0.0
             while (waiting := replay.pending()) is not None and not waiting.done():
                 await drain()
                 await settled(waiting)
@@ -320,5 +330,11 @@ class _Replay:
 
 def _options(request: web.BaseRequest) -> ReplayOptions:
     """Read the range from the query, as the options of a raw replay."""
-    asked = {name: request.query.get(name) for name in ("exchange", "from", "to")}
+    asked: dict[str, object] = {
+        name: request.query.get(name) for name in ("exchange", "from", "to", "speed")
+    }
+    if asked["speed"] is not None:
+        # In an address a number is text; what is none stays so, and is refused as such.
+        with contextlib.suppress(msgspec.DecodeError):
+            asked["speed"] = msgspec.json.decode(request.query["speed"], type=float)
     return parse_replay(msgspec.json.encode(asked).decode())

@@ -33,7 +33,7 @@ class Outlet:
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._bypassing = 0
-        self.moved_at = self._loop.time()
+        self.moved_at = self._idle_at = self._loop.time()
 
     @property
     def unsent(self) -> int:
@@ -67,6 +67,8 @@ class Outlet:
         if taken > self._taken:
             self._taken = taken
             self.moved_at = self._loop.time()
+        if not unsent:
+            self._idle_at = self._loop.time()
         return unsent > 0
 
     def cut(self, why: str) -> None:
@@ -78,7 +80,8 @@ class Outlet:
 
     def cut_if_stalled(self) -> None:
         """Cut a client that has had something to take for long, and took nothing of it."""
-        if self.look() and self._loop.time() - self.moved_at >= self.stall_s:
+        # There may have been nothing to take for hours: that is no stall.
+        if self.look() and self._loop.time() - max(self.moved_at, self._idle_at) >= self.stall_s:
             self.stalled = True
             self.cut("client stalls")
 

@@ -75,6 +75,8 @@ class Replay(Protocol):
     @property
     def progress(self) -> float: ...
 
+    def due_in(self) -> float: ...
+
     def pending(self) -> "concurrent.futures.Future[object] | None": ...
 
     def close(self) -> None: ...
@@ -90,11 +92,16 @@ async def deliver(
 ) -> None:
     """Run a replay to its end: journal each batch, then send it, in pieces of about 64 KB.
 
-    What precedes an error is sent before it is raised: it has been journalled, too.
+    What precedes an error is sent before it is raised: it has been journalled, too. A paced replay
+    begins its answer when there is something to come, however long that takes to be due.
     """
     held = _Held(send, journal)
     turn_ends = 0.0
     while True:
+        while (seconds := replay.due_in()) > 0:
+            await held.flush(begins=True)
+            await asyncio.sleep(seconds)
+            turn_ends = 0.0
         # What is waited for may give way to the next thing to wait for.
         while (waiting := replay.pending()) is not None and not waiting.done():
             await held.flush()
@@ -142,6 +149,7 @@ class _Held:
         self._journal = journal
         self._pieces: deque[_Piece] = deque()
         self._sent_at = time.monotonic()
+        self._begun = False
 
     @property
     def is_due(self) -> bool:
@@ -159,13 +167,15 @@ class _Held:
             written = journal.append_hidden(batch.hidden, batch.hidden_count)
             self._hold(_Piece(b"", 0, len(batch.hidden), written))
 
-    async def flush(self) -> None:
-        """Send everything, as soon as it is written."""
+    async def flush(self, *, begins: bool = False) -> None:
+        """Send everything, as soon as it is written; begin the answer even if that is nothing."""
         last = self._pieces[-1].written if self._pieces else None
         if last is not None:
             with contextlib.suppress(Exception):  # told below, behind what was written before
                 await last
         await self.send_written()
+        if begins and not self._begun:
+            await self._out(b"", 0)
         self._sent_at = time.monotonic()
 
     async def send_written(self) -> None:
@@ -190,9 +200,13 @@ class _Held:
                 found.append(data)
         if found:
             self._sent_at = time.monotonic()
-            await self._send(found[0] if len(found) == 1 else b"".join(found), count)
+            await self._out(found[0] if len(found) == 1 else b"".join(found), count)
         if failure is not None:
             raise failure
+
+    async def _out(self, data: bytes, count: int) -> None:
+        self._begun = True
+        await self._send(data, count)
 
     def _hold(self, piece: _Piece) -> None:
         self._pieces.append(piece)

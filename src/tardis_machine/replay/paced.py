@@ -1,0 +1,77 @@
+"""Pieces of lines by the clock."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import accumulate
+from typing import Protocol, Self
+
+from tardis_machine.history import Reader
+from tardis_machine.lines import locals_of, split
+from tardis_machine.pacing import Schedule
+
+
+class DuePieces(Protocol):
+    """Pieces of whole lines, and what the next one has to wait for."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def due_in(self) -> float: ...
+
+    def pending(self) -> Future[object] | None: ...
+
+
+class _AtOnce:
+    """As they come."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.pending = reader.pending
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._reader
+
+    def due_in(self) -> float:
+        return 0.0
+
+
+class _Paced:
+    """Cut where what is due ends; a piece may be empty, and sleeps unless `due_in` was 0.
+
+    A line without a time is due with the one before it, and so is one whose time goes back.
+    """
+
+    def __init__(self, reader: Reader, schedule: Schedule) -> None:
+        self._reader = reader
+        self._schedule = schedule
+        self._lines: list[bytes] = []
+        self._times: list[str] = []
+        self._next = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._next == len(self._lines):
+            self._lines = split(next(self._reader))
+            last = self._times[-1] if self._times else ""
+            self._times = list(accumulate(locals_of(self._lines), max, initial=last))[1:]
+            self._next = 0
+        else:
+            self._schedule.wait(self._times[self._next])
+        first = self._next
+        self._next = bisect_right(self._times, self._schedule.reached, first)
+        return b"".join(line + b"\n" for line in self._lines[first : self._next])
+
+    def due_in(self) -> float:
+        if self._next == len(self._lines):
+            return 0.0
+        return self._schedule.due_in(self._times[self._next])
+
+    def pending(self) -> Future[object] | None:
+        return self._reader.pending() if self._next == len(self._lines) else None
+
+
+def paced(reader: Reader, schedule: Schedule | None) -> DuePieces:
+    """Read as fast as possible, or by a schedule."""
+    return _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
