@@ -28,6 +28,8 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Taken>()?;
     module.add_class::<emit::Column>()?;
     module.add_class::<emit::Gate>()?;
+    module.add_class::<emit::Gates>()?;
+    module.add_class::<emit::Times>()?;
     module.add_class::<lines::Lines>()?;
     module.add_function(wrap_pyfunction!(frames::text_frames, module)?)?;
     module.add_function(wrap_pyfunction!(raw::raw_objects, module)?)?;

@@ -10,7 +10,7 @@ import argparse
 import logging
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.bronze.test_encoder import CONTEXT
 from tests.kernel.implementations import chosen, emitters, encoders
 from tests.kernel.test_bronze import told as told_of_batch
 from tests.kernel.test_emitter import LAYOUTS, ROW_LAYOUTS, TABLE
-from tests.kernel.test_shapes import normalized
+from tests.kernel.test_shapes import DESCRIBED, messages, normalized
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 TOKENS: Final = (
@@ -64,19 +64,20 @@ def run_table(data: bytes, random: Random) -> None:
 
 
 def run_lines(data: bytes, random: Random) -> None:
-    """An exchange's recorded lines; the first line is its name."""
-    name, _, recorded = data.partition(b"\n")
-    exchange = name.decode(errors="replace")
+    """An exchange's recorded lines; the first is its name, and the time they are of."""
+    head, _, recorded = data.partition(b"\n")
+    exchange, _, created = head.decode(errors="replace").partition(" ")
     if exchange not in exchanges.names():
         return
+    start = int(created) if created.isdecimal() and len(created) < 18 else 0
     known = exchanges.get(exchange).types
     types = [each for each in ("trade", "book_change", "book_ticker") if each in known]
     types += random.choice(([], ["trade_bar_1s", "book_snapshot_3_grouped10_1s", "quote"]))
     lines = recorded.split(b"\n")
     with chosen("python"):
-        expected = normalized(Normalizer, exchange, lines, types, 0)
+        expected = normalized(Normalizer, exchange, lines, types, start)
     with chosen("compiled"):
-        assert normalized(ShapedNormalizer, exchange, lines, types, 0) == expected
+        assert normalized(ShapedNormalizer, exchange, lines, types, start) == expected
 
 
 TARGETS: Final[dict[str, Callable[[bytes, Random], None]]] = {
@@ -129,8 +130,19 @@ def damaged(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
     return bytes(changed[:20_000])
 
 
+@cache
 def corpus(target: str) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
+    """What was kept, and messages of every exchange that describes some."""
+    kept = [path.read_bytes() for path in sorted((CORPUS / target).iterdir())]
+    return kept + list(_described()) if target == "lines" else kept
+
+
+def _described() -> Iterator[bytes]:
+    for name in DESCRIBED:
+        for created, raw in messages(name):
+            stamps = (f"2024-03-01T00:00:00.{number:07d}Z ".encode() for number in range(20))
+            recorded = (stamp + message for stamp, message in zip(stamps, raw, strict=False))
+            yield b"\n".join((f"{name} {created}".encode(), *recorded))
 
 
 def attack(target: str, random: Random, until: Callable[[int], bool]) -> int:

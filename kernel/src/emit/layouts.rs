@@ -82,7 +82,7 @@ impl Layout {
 }
 
 /// None for a position from the end, and for what is no key.
-fn key(layout: &Bound<PyAny>, name: &str) -> PyResult<Option<Key>> {
+pub fn key(layout: &Bound<PyAny>, name: &str) -> PyResult<Option<Key>> {
     let value = layout.getattr(name)?;
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(Some(Key::Name(text.to_str()?.to_owned())));
@@ -134,41 +134,65 @@ pub fn split(
 ) -> Result<(), Odd> {
     let mut at = Walker::new(json);
     at.blanks();
-    at.expect(b"[")?;
-    at.blanks();
-    if !at.skip(b"]") {
-        match layout {
-            Layout::Sided { side, price, amount, bid } => rows(&mut at, |at| {
-                let [side, price, amount] = pick(at, [side, price, amount])?;
-                let levels = if side.is_text(Some(bid)) { &mut *bids } else { &mut *asks };
-                add(levels, needs, price, amount)
-            })?,
-            Layout::Signed { price, amount, count } => rows(&mut at, |at| {
-                let (price, amount, gone) = match count {
-                    None => {
-                        let [price, amount] = pick(at, [price, amount])?;
-                        (price, amount, false)
-                    }
-                    Some(count) => {
-                        let [price, amount, count] = pick(at, [price, amount, count])?;
-                        (price, amount, is_zero(count)?)
-                    }
-                };
-                let (negative, unsigned) = unsigned(amount)?;
-                let levels = if negative { &mut *asks } else { &mut *bids };
-                add(levels, needs, price, if gone { Token::ZERO } else { unsigned })?;
-                // An amount without a sign removes the level from both sides.
-                if !gone && !negative && is_zero(amount)? {
-                    add(asks, needs, price, unsigned)
-                } else {
-                    Ok(())
-                }
-            })?,
-            _ => return Err(Odd),
-        }
-    }
+    split_at(&mut at, layout, needs, bids, asks)?;
     at.blanks();
     if at.is_at_end() { Ok(()) } else { Err(Odd) }
+}
+
+/// Read an array of rows that tell their side, behind which there may be more.
+pub fn split_at(
+    at: &mut Walker,
+    layout: &Layout,
+    needs: Needs,
+    bids: &mut Levels,
+    asks: &mut Levels,
+) -> Result<(), Odd> {
+    at.expect(b"[")?;
+    at.blanks();
+    if at.skip(b"]") {
+        return if matches!(layout, Layout::Sided { .. } | Layout::Signed { .. }) {
+            Ok(())
+        } else {
+            Err(Odd)
+        };
+    }
+    rows(at, |at| split_row(at, layout, needs, bids, asks))
+}
+
+/// Read one row that tells its side.
+#[inline]
+pub fn split_row(
+    at: &mut Walker,
+    layout: &Layout,
+    needs: Needs,
+    bids: &mut Levels,
+    asks: &mut Levels,
+) -> Result<(), Odd> {
+    match layout {
+        Layout::Sided { side, price, amount, bid } => {
+            let [side, price, amount] = pick(at, [side, price, amount])?;
+            let levels = if side.is_text(Some(bid)) { bids } else { asks };
+            add(levels, needs, price, amount)
+        }
+        Layout::Signed { price, amount, count } => {
+            let (price, amount, gone) = match count {
+                None => {
+                    let [price, amount] = pick(at, [price, amount])?;
+                    (price, amount, false)
+                }
+                Some(count) => {
+                    let [price, amount, count] = pick(at, [price, amount, count])?;
+                    (price, amount, is_zero(count)?)
+                }
+            };
+            let (negative, unsigned) = unsigned(amount)?;
+            let levels = if negative { &mut *asks } else { bids };
+            add(levels, needs, price, if gone { Token::ZERO } else { unsigned })?;
+            // An amount without a sign removes the level from both sides.
+            if !gone && !negative && is_zero(amount)? { add(asks, needs, price, unsigned) } else { Ok(()) }
+        }
+        _ => Err(Odd),
+    }
 }
 
 /// Read row after row up to the bracket that ends them.
@@ -224,7 +248,7 @@ pub fn add(levels: &mut Levels, needs: Needs, price: Token, amount: Token) -> Re
 }
 
 /// Read an array or object and give what stands at these keys.
-fn pick<'a, const N: usize>(at: &mut Walker<'a>, keys: [&Key; N]) -> Result<[Token<'a>; N], Odd> {
+pub fn pick<'a, const N: usize>(at: &mut Walker<'a>, keys: [&Key; N]) -> Result<[Token<'a>; N], Odd> {
     let mut found = [None; N];
     if at.skip(b"[") {
         at.blanks();

@@ -30,8 +30,8 @@ use engine::{
 };
 use layouts::Layout;
 use levels::{Levels, Needs};
-pub use shapes::Gate;
-use shapes::Shapes;
+pub use shapes::{Gate, Gates, Times};
+use shapes::{Memory, Shapes};
 use snapshots::SnapshotType;
 pub use tables::Prices;
 use tables::Table;
@@ -300,6 +300,16 @@ impl Emitter {
         Gate::new()
     }
 
+    /// Gates by symbol, for a channel that all of them share.
+    fn gates(&self) -> Gates {
+        Gates::default()
+    }
+
+    /// Times by symbol, which a mapper tells and asks for.
+    fn times(&self) -> Times {
+        Times::default()
+    }
+
     /// Lines tell their channel behind a constant prefix.
     fn find_prefixed(&mut self, prefix: &[u8]) {
         self.shapes.prefixed(prefix);
@@ -310,12 +320,17 @@ impl Emitter {
         self.shapes.keyed(key, within);
     }
 
+    /// Lines are arrays that end with so many texts, which tell their channel.
+    fn find_ending(&mut self, texts: usize) {
+        self.shapes.ending(texts);
+    }
+
     /// Lines of a channel have a shape.
-    #[pyo3(signature = (head, shape, gate=None))]
-    fn describe(&mut self, head: &[u8], shape: &Object, gate: Option<&Bound<Gate>>) -> PyResult<()> {
-        let gate = gate.map(|gate| gate.get().clone());
+    #[pyo3(signature = (head, shape, memory=None))]
+    fn describe(&mut self, head: &[u8], shape: &Object, memory: Optional) -> PyResult<()> {
+        let memory = Memory::of(memory)?;
         let mut shapes = std::mem::take(&mut self.shapes);
-        let result = shapes.describe(head, shape, gate, |layout| {
+        let result = shapes.describe(head, shape, memory, |layout| {
             match self.tables.iter().position(|(known, _)| known.is(layout)) {
                 Some(place) => Ok(place),
                 None => self.add_table(layout),

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from tardis_machine.emit.levels import PAIRS, Keyed, Layout, Levels, RowLayout
-from tardis_machine.emit.shapes import AnyShape, Gate
+from tardis_machine.emit.shapes import AnyShape, Gate, Gates, Memory, Times
 from tardis_machine.numbers import Number
 from tardis_machine.times import Time
 
@@ -82,6 +82,12 @@ class Emitter(Protocol):
     def gate(self) -> Gate:
         """Make a gate, closed, for a channel of a mapper with a memory."""
 
+    def gates(self) -> Gates:
+        """Make gates by symbol, for a channel that all of them share."""
+
+    def times(self) -> Times:
+        """Make times by symbol, for a mapper that needs to know earlier ones."""
+
     def find_prefixed(self, prefix: bytes, /) -> None:
         """Tell that lines are known by what ends with the first quote behind this prefix."""
 
@@ -91,7 +97,13 @@ class Emitter(Protocol):
         The key stands within so many bytes, and is not part of the head.
         """
 
-    def describe(self, head: bytes, shape: AnyShape, gate: Gate | None = None, /) -> None:
+    def find_ending(self, texts: int, /) -> None:
+        """Tell that lines are arrays, known by so many texts at their end.
+
+        The head begins with the comma before these texts, and ends with the line.
+        """
+
+    def describe(self, head: bytes, shape: AnyShape, memory: Memory | None = None, /) -> None:
         """Tell that lines known by this head may have this shape, until `forget`.
 
         An implementation may take such lines by itself; what it makes of them is the same.

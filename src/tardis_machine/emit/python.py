@@ -28,7 +28,16 @@ from tardis_machine.emit.levels import (
     table_decoder,
 )
 from tardis_machine.emit.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Side, Taken
-from tardis_machine.emit.shapes import AnyShape, ClosedGate, Gate
+from tardis_machine.emit.shapes import (
+    AnyShape,
+    ClosedGate,
+    ClosedGates,
+    Gate,
+    Gates,
+    KnownTimes,
+    Memory,
+    Times,
+)
 from tardis_machine.emit.snapshots import Snapshots
 from tardis_machine.numbers import Number, canonical
 from tardis_machine.times import (
@@ -110,7 +119,7 @@ class _Readers(dict[Layout, Reader]):
         return made
 
 
-class Memory(Protocol):
+class Prices(Protocol):
     """The price of each id: a dict, or the kernel's."""
 
     def get(self, id: object, /) -> Number | None: ...  # noqa: A002 - the row's own word
@@ -129,7 +138,7 @@ class _Table:
         self.layout = layout
         self.decode = table_decoder(layout)
         self._bid = layout.bid
-        self.prices: Memory = {}
+        self.prices: Prices = {}
 
     def read(self, rows: Sequence[Row]) -> tuple[list[Pair], list[Pair], Time | None]:
         """Part rows into bids and asks, with the latest of their times; nothing is learned yet."""
@@ -237,13 +246,22 @@ class PythonEmitter:
     def gate(self) -> Gate:
         return ClosedGate()
 
+    def gates(self) -> Gates:
+        return ClosedGates()
+
+    def times(self) -> Times:
+        return KnownTimes()
+
     def find_prefixed(self, prefix: bytes, /) -> None:
         """Mappers see every line."""
 
     def find_keyed(self, key: bytes, within: int, /) -> None:
         """As above."""
 
-    def describe(self, head: bytes, shape: AnyShape, gate: Gate | None = None, /) -> None:
+    def find_ending(self, texts: int, /) -> None:
+        """As above."""
+
+    def describe(self, head: bytes, shape: AnyShape, memory: Memory | None = None, /) -> None:
         """As above."""
 
     def take(self) -> Taken:

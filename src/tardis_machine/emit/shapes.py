@@ -7,17 +7,25 @@ every key that it looks at. Keys that neither looks at may be there or not.
 """
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from tardis_machine.emit.levels import Keyed, Layout
+from tardis_machine.emit.levels import Key, Keyed, Layout, RowLayout
+from tardis_machine.times import Time
+
+_MAX_SYMBOLS: Final = 100_000
 
 
 class Symbol(Struct, frozen=True):
-    """The symbol; `upper` prints it in upper case."""
+    """The symbol; `upper` prints it in upper case.
+
+    Of a name such as market.btcusdt.bbo it is what follows the first `after`, up to `until`.
+    """
 
     upper: bool = False
+    after: str = ""
+    until: str = ""
 
 
 class TextId(Struct, frozen=True):
@@ -30,10 +38,17 @@ class NumberId(Struct, frozen=True):
     """An id that is a whole number, and prints as text."""
 
 
-class _Quantity(Struct, frozen=True):
-    """A number; `text` where it stands in quotes. `nonzero` leaves it out where it is 0."""
+class AnyId(Struct, frozen=True):
+    """An id that is either."""
 
-    text: bool = False
+
+class _Quantity(Struct, frozen=True):
+    """A number; `text` where it stands in quotes, None where it may or may not.
+
+    `nonzero` leaves it out where it is 0.
+    """
+
+    text: bool | None = False
     nonzero: bool = False
 
 
@@ -43,6 +58,12 @@ class Price(_Quantity, frozen=True):
 
 class Amount(_Quantity, frozen=True):
     """A trade's amount."""
+
+
+class SignedAmount(Struct, frozen=True):
+    """A trade's amount, which is below 0 where the taker sold."""
+
+    text: bool | None = False
 
 
 class BidPrice(_Quantity, frozen=True):
@@ -71,26 +92,74 @@ class TakerSide(Struct, frozen=True):
 class Milliseconds(Struct, frozen=True):
     """The time, as a whole number: milliseconds, or microseconds as `times` tells them apart.
 
-    Where it is `optional`, the local time stands for one that is missing.
+    Where it is `optional`, the local time stands for one that is missing. `text` stands in quotes;
+    `cut` may have a fraction, which is cut.
     """
 
     optional: bool = False
+    text: bool = False
+    cut: bool = False
+
+
+class Seconds(Struct, frozen=True):
+    """The time in seconds with a fraction; prints six digits of it."""
+
+    text: bool = False
+
+
+class Nanoseconds(Struct, frozen=True):
+    """The time in nanoseconds; prints three or six fractional digits."""
+
+    text: bool = False
+    digits: Literal[3, 6] = 6
 
 
 class Iso(Struct, frozen=True):
-    """The time, as ISO text with three fractional digits."""
+    """The time, as ISO text with so many fractional digits."""
+
+    digits: Literal[3, 6] = 3
 
 
-class Bids(Struct, frozen=True):
-    """The levels of one side."""
-
-    layout: Layout
-
-
-class Asks(Struct, frozen=True):
-    """The levels of the other."""
+class _Side(Struct, frozen=True):
+    """The levels of one side; `priced` ones have no price of 0."""
 
     layout: Layout
+    priced: bool = False
+
+
+class Bids(_Side, frozen=True):
+    """A book's bids."""
+
+
+class Asks(_Side, frozen=True):
+    """A book's asks."""
+
+
+class BookRows(Struct, frozen=True):
+    """The levels of both sides; the first row may tell the `symbol`."""
+
+    layout: RowLayout
+    symbol: Key | None = None
+
+
+class BookRow(Struct, frozen=True):
+    """A single level of either side."""
+
+    layout: RowLayout
+
+
+class LevelSide(Struct, frozen=True):
+    """The side of the single level whose price and amount the message has."""
+
+    bid: str
+    ask: str
+
+
+class LevelText(Struct, frozen=True):
+    """A single level as text: price, side and amount, with commas between them."""
+
+    bid: str
+    ask: str
 
 
 class Is(Struct, frozen=True):
@@ -117,6 +186,10 @@ class Whole(Struct, frozen=True):
     """A whole number that means nothing here, or nothing at all."""
 
 
+class Plain(Struct, frozen=True):
+    """Text, a number or null that means nothing here, or nothing at all."""
+
+
 class LastId(Struct, frozen=True):
     """The last id of a book's update, which the channel's gate looks at."""
 
@@ -127,43 +200,74 @@ class Object(Struct, frozen=True):
     fields: "Mapping[str, Field]"
 
 
-class Rows(Struct, frozen=True):
-    """An array of objects, each of which is emitted."""
+class Items(Struct, frozen=True):
+    """An array of exactly these; what is Plain may be missing at its end."""
 
-    fields: "Mapping[str, Field]"
+    fields: "tuple[Field, ...]"
+
+
+class Single(Struct, frozen=True):
+    """An array with exactly one item, an object or an array."""
+
+    fields: "Content"
+
+
+class Rows(Struct, frozen=True):
+    """An array of objects, or of arrays, each of which is emitted.
+
+    Symbol and time of the message are those of rows that have none.
+    """
+
+    fields: "Content"
 
 
 Field = (
     Symbol
     | TextId
     | NumberId
+    | AnyId
     | Price
     | Amount
+    | SignedAmount
     | BidPrice
     | BidAmount
     | AskPrice
     | AskAmount
     | TakerSide
     | Milliseconds
+    | Seconds
+    | Nanoseconds
     | Iso
     | Bids
     | Asks
+    | BookRows
+    | BookRow
+    | LevelSide
+    | LevelText
     | Is
     | Unless
     | Absent
     | Nonzero
     | Whole
+    | Plain
     | LastId
     | Object
+    | Items
+    | Single
     | Rows
 )
+Content = Mapping[str, Field] | tuple[Field, ...]
 
 
 class Shape(Struct, frozen=True):
-    """A message that becomes a trade, a change of a book (no snapshot) or a book ticker."""
+    """A message that becomes trades, book tickers, a change of a book or a snapshot of it.
 
-    emits: Literal["trade", "book_change", "book_ticker"]
-    fields: Mapping[str, Field]
+    A `filled` book has a level at least.
+    """
+
+    emits: Literal["trade", "book_change", "book_snapshot", "book_ticker"]
+    fields: Content
+    filled: bool = False
 
 
 class TableShape(Struct, frozen=True):
@@ -186,6 +290,28 @@ class Gate(Protocol):
         """Let no more pass."""
 
 
+class Gates(Protocol):
+    """Gates by symbol, for a channel that all of them share."""
+
+    def of(self, symbol: str, /) -> Gate:
+        """Make a symbol's gate, closed; one that was there before counts no more."""
+
+    def clear(self) -> None:
+        """Close all, and forget them."""
+
+
+class Times(Protocol):
+    """The latest time of each symbol's book, told by a mapper or by messages of its shape."""
+
+    def get(self, symbol: str, /) -> Time | None: ...
+
+    def __setitem__(self, symbol: str, time: Time, /) -> None: ...
+
+
+Memory = Gate | Gates | Times
+"""What a mapper remembers, and messages of its shape depend on or change."""
+
+
 class ClosedGate:
     """The gate of an emitter that takes no lines by itself."""
 
@@ -196,3 +322,26 @@ class ClosedGate:
 
     def close(self) -> None:
         """As it is."""
+
+
+class ClosedGates:
+    """The gates of such an emitter."""
+
+    __slots__ = ()
+
+    def of(self, symbol: str, /) -> Gate:
+        return ClosedGate()
+
+    def clear(self) -> None:
+        """There are none."""
+
+
+class KnownTimes(dict[str, Time]):
+    """Times that only mappers tell; bounded, since a broken feed may make up symbols."""
+
+    __slots__ = ()
+
+    def __setitem__(self, symbol: str, time: Time, /) -> None:
+        if len(self) >= _MAX_SYMBOLS:
+            self.clear()
+        super().__setitem__(symbol, time)

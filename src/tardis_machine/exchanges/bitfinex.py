@@ -7,8 +7,25 @@ from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Signed
+from tardis_machine.emit.shapes import (
+    AskAmount,
+    AskPrice,
+    BidAmount,
+    BidPrice,
+    BookRow,
+    Is,
+    Items,
+    Milliseconds,
+    NumberId,
+    Plain,
+    Price,
+    Shape,
+    SignedAmount,
+    Symbol,
+    Whole,
+)
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Handler, Route, arrays
+from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, arrays
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import ticker_time, time
 from tardis_machine.filters import Filter
@@ -44,12 +61,14 @@ def announced(line: bytes) -> tuple[int, str] | None:
     return message.number, f"{message.channel} {message.pair or ''}"
 
 
-def of_pairs(channel: str, handler: Callable[[str], Handler]) -> Route:
+def of_pairs(channel: str, handler: Callable[[str], Handler], shape: Shape | None = None) -> Route:
     """Route a channel's names, each to a handler of its own that knows its pair."""
 
-    def route(name: str) -> Handler | None:
+    def route(name: str) -> Handler | Shaped | None:
         its_channel, _, pair = name.partition(" ")
-        return handler(pair) if its_channel == channel and pair else None
+        if its_channel != channel or not pair:
+            return None
+        return handler(pair) if shape is None else Shaped(handler(pair), shape)
 
     return route
 
@@ -110,7 +129,21 @@ def trades(making: Making) -> Route:
 
         return trade
 
-    return of_pairs("trades", of_pair)
+    return of_pairs("trades", of_pair, _TRADE)
+
+
+_TRADE: Final = Shape(
+    emits="trade",
+    fields=(
+        Whole(),
+        Is(("te",)),
+        Items((NumberId(), Milliseconds(), SignedAmount(), Price())),
+        Plain(),
+        Plain(),
+        Is(("trades",)),
+        Symbol(),
+    ),
+)
 
 
 _LEVELS: Final = Signed(price=0, amount=2, count=1)
@@ -130,11 +163,23 @@ def book_changes(making: Making) -> Route:
 
         return book_change
 
-    return of_pairs("book", of_pair)
+    return of_pairs("book", of_pair, _UPDATE)
 
 
-_Amount = int | float | None
-_decode_ticker: Final = Decoder(list[_Amount]).decode
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields=(
+        Whole(),
+        BookRow(_LEVELS),
+        Plain(),
+        Milliseconds(),
+        Is(("book",)),
+        Symbol(),
+    ),
+)
+
+
+_decode_ticker: Final = Decoder(list[str | int | float | None]).decode
 # A currency's ticker, of funding, has more fields than a pair's.
 _PAIR_FIELDS: Final = range(4, 12)
 
@@ -154,7 +199,20 @@ def book_tickers(making: Making) -> Route:
 
         return book_ticker
 
-    return of_pairs("ticker", of_pair)
+    return of_pairs("ticker", of_pair, _TICKER)
+
+
+_TICKER: Final = Shape(
+    emits="book_ticker",
+    fields=(
+        Whole(),
+        Items((BidPrice(), BidAmount(), AskPrice(), AskAmount(), *[Plain()] * 7)),
+        Plain(),
+        Milliseconds(),
+        Is(("ticker",)),
+        Symbol(),
+    ),
+)
 
 
 _LAST, _INDEX, _FUNDING_TIME, _PREDICTED, _RATE, _MARK, _INTEREST = 2, 3, 7, 8, 11, 14, 17

@@ -6,7 +6,27 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import ASK_FIRST
+from tardis_machine.emit import ASK_FIRST, PAIRS
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Is,
+    Milliseconds,
+    Object,
+    Price,
+    Rows,
+    Shape,
+    Single,
+    Symbol,
+    TakerSide,
+    TextId,
+    Whole,
+)
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -17,7 +37,7 @@ from tardis_machine.exchanges.dialect import (
     chunks,
     equals,
 )
-from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
     Sent,
@@ -79,7 +99,26 @@ def _trades_2(making: Making) -> Route:
             )
         return True
 
-    return named({"trade": trades})
+    return named({"trade": Shaped(trades, _TRADES_2)})
+
+
+_SYMBOL_2: Final = Object({"instId": Symbol()})
+_TRADES_2: Final = Shape(
+    emits="trade",
+    fields={
+        "action": Is(("update",)),
+        "arg": _SYMBOL_2,
+        "data": Rows(
+            {
+                "ts": Milliseconds(text=True),
+                "price": Price(text=True),
+                "size": Amount(text=True),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "tradeId": TextId(),
+            }
+        ),
+    },
+)
 
 
 class _Book2(Struct, gc=False):
@@ -107,7 +146,19 @@ def _book_changes_2(making: Making) -> Route:
             emit(name, True, row.bids, row.asks, time(row.timestamp, "books15", "ts"))
         return True
 
-    return named({"books15": book_changes})
+    return named({"books15": Shaped(book_changes, _BOOK_2)})
+
+
+_BOOK_2: Final = Shape(
+    emits="book_snapshot",
+    fields={
+        "action": Is(("snapshot",)),
+        "arg": _SYMBOL_2,
+        "data": Single(
+            {"asks": Asks(PAIRS), "bids": Bids(PAIRS), "ts": Milliseconds(text=True)},
+        ),
+    },
+)
 
 
 class _Best2(Struct, gc=False):
@@ -138,7 +189,23 @@ def _book_tickers_2(making: Making) -> Route:
             emit(name, ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return True
 
-    return named({"books1": book_tickers})
+    return named({"books1": Shaped(book_tickers, _BEST_2)})
+
+
+_BEST_2: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "action": Is(("snapshot",)),
+        "arg": _SYMBOL_2,
+        "data": Single(
+            {
+                "asks": Single((AskPrice(text=True), AskAmount(text=True))),
+                "bids": Single((BidPrice(text=True), BidAmount(text=True))),
+                "ts": Milliseconds(text=True),
+            }
+        ),
+    },
+)
 
 
 class _Ticker2(Struct, gc=False):
@@ -224,7 +291,26 @@ def _trades_3(making: Making) -> Route:
             )
         return True
 
-    return named({"publicTrade": trades})
+    return named({"publicTrade": Shaped(trades, _TRADES_3)})
+
+
+_SYMBOL_3: Final = Object({"symbol": Symbol()})
+_TRADES_3: Final = Shape(
+    emits="trade",
+    fields={
+        "action": Is(("update",)),
+        "arg": _SYMBOL_3,
+        "data": Rows(
+            {
+                "p": Price(text=True),
+                "v": Amount(text=True),
+                "S": TakerSide(buy="buy", sell="sell"),
+                "T": Milliseconds(text=True),
+                "i": TextId(),
+            }
+        ),
+    },
+)
 
 
 class _Book3(Struct, gc=False):
@@ -260,7 +346,25 @@ def _book_changes_3(making: Making) -> Route:
             emit(name, is_snapshot, row.bids, row.asks, time(row.timestamp, "books", "ts"))
         return True
 
-    return named({"books": book_changes})
+    return named({"books": making.unchecked(book_changes, _UPDATE_3)})
+
+
+_UPDATE_3: Final = Shape(
+    emits="book_change",
+    fields={
+        "action": Is(("update",)),
+        "arg": _SYMBOL_3,
+        "data": Single(
+            {
+                "a": Asks(PAIRS),
+                "b": Bids(PAIRS),
+                "pseq": Whole(),
+                "seq": Whole(),
+                "ts": Milliseconds(text=True),
+            }
+        ),
+    },
+)
 
 
 class _Best3(Struct, gc=False):
@@ -297,7 +401,27 @@ def _book_tickers_3(making: Making) -> Route:
             )
         return True
 
-    return named({"books1": book_tickers})
+    return named({"books1": Shaped(book_tickers, _BEST_3)})
+
+
+_BEST_3: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "action": Is(("snapshot",)),
+        "arg": _SYMBOL_3,
+        "data": Single(
+            {
+                "a": Single(
+                    (AskPrice(text=True, nonzero=True), AskAmount(text=True, nonzero=True))
+                ),
+                "b": Single(
+                    (BidPrice(text=True, nonzero=True), BidAmount(text=True, nonzero=True))
+                ),
+                "ts": Milliseconds(text=True),
+            }
+        ),
+    },
+)
 
 
 class _Ticker3(Struct, gc=False):

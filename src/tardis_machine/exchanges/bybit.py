@@ -21,6 +21,7 @@ from tardis_machine.emit.shapes import (
     TakerSide,
     TextId,
     Unless,
+    Whole,
 )
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
@@ -451,7 +452,7 @@ _CHANGES: Final = Shape(
     fields={
         "type": Unless(("snapshot",)),
         "ts": Milliseconds(),
-        "data": Object({"s": Symbol(), "b": Bids(PAIRS), "a": Asks(PAIRS)}),
+        "data": Object({"s": Symbol(), "b": Bids(PAIRS), "a": Asks(PAIRS), "u": Whole()}),
     },
 )
 
@@ -474,8 +475,7 @@ def _book_changes(channel: str) -> Callable[[Making], Route]:
             emit(book.symbol, is_snapshot, book.bids, book.asks, timestamp)
             return True
 
-        # What is taken past the mapper is not checked.
-        return _topics({channel: orderbook if making.checks_ids else Shaped(orderbook, _CHANGES)})
+        return _topics({channel: making.unchecked(orderbook, _CHANGES)})
 
     return make
 

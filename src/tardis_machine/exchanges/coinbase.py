@@ -11,6 +11,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Sided
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    BidAmount,
+    BidPrice,
+    BookRows,
+    Iso,
+    NumberId,
+    Price,
+    Shape,
+    Symbol,
+    TakerSide,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -19,7 +33,7 @@ from tardis_machine.exchanges.dialect import (
     Session,
     equals,
 )
-from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import Sent, optional, required, side, text, time_text
@@ -30,7 +44,6 @@ from tardis_machine.times import Time, parse_us
 _NO_LEVELS: Final = Raw(b"[]")
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _NO_TIME: Final = "0001-01-01"
-_MAX_PRODUCTS: Final = 100_000
 _decode_levels: Final = Decoder(list[list[str]]).decode
 
 
@@ -63,7 +76,20 @@ def _trades(making: Making) -> Route:
         )
         return True
 
-    return named({"match": match})
+    return named({"match": Shaped(match, _MATCH)})
+
+
+_MATCH: Final = Shape(
+    emits="trade",
+    fields={
+        "trade_id": NumberId(),
+        "side": TakerSide(buy="sell", sell="buy"),
+        "size": Amount(text=True),
+        "price": Price(text=True),
+        "product_id": Symbol(),
+        "time": Iso(6),
+    },
+)
 
 
 class _Snapshot(Struct, gc=False):
@@ -98,7 +124,7 @@ def _book_changes(making: Making) -> Route:
     decode_update = Decoder(_Update).decode
     emit = making.emitter.book_change
     emit_rows = making.emitter.book_rows
-    latest: dict[str, Time] = {}
+    latest = making.emitter.times()
 
     def snapshot(line: bytes) -> bool:
         book = decode_snapshot(line)
@@ -115,13 +141,17 @@ def _book_changes(making: Making) -> Route:
             timestamp = latest.get(product)
         else:
             timestamp = _time(time, "l2update")
-            if len(latest) >= _MAX_PRODUCTS:  # made up by a broken feed
-                latest.clear()
             latest[product] = timestamp
         emit_rows(product, False, book.changes, timestamp, _CHANGES)
         return True
 
-    return named({"snapshot": snapshot, "l2update": update})
+    return named({"snapshot": snapshot, "l2update": Shaped(update, _UPDATE, latest)})
+
+
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={"product_id": Symbol(), "changes": BookRows(_CHANGES), "time": Iso(6)},
+)
 
 
 class _Ticker(Struct, gc=False):
@@ -149,7 +179,20 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return named({"ticker": ticker})
+    return named({"ticker": Shaped(ticker, _TICKER)})
+
+
+_TICKER: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "product_id": Symbol(),
+        "best_bid": BidPrice(text=True),
+        "best_bid_size": BidAmount(text=True),
+        "best_ask": AskPrice(text=True),
+        "best_ask_size": AskAmount(text=True),
+        "time": Iso(6),
+    },
+)
 
 
 _FULL: Final = frozenset(("received", "open", "done", "change", "full_snapshot"))

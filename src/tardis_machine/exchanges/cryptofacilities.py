@@ -7,8 +7,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Id, Objects, Side
+from tardis_machine.emit.shapes import (
+    Absent,
+    Amount,
+    LevelSide,
+    Milliseconds,
+    Price,
+    Shape,
+    Symbol,
+    TakerSide,
+    TextId,
+    Unless,
+)
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
+from tardis_machine.exchanges.dispatch import Part, Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import required, symbol, ticker_time, time
@@ -60,7 +72,22 @@ def _trades(making: Making) -> Route:
     def trades(row: _Trade) -> bool:
         return row.event is UNSET and _sent(emit, row)
 
-    return named({"trade": Part(_decode_trade, trades)})
+    return named({"trade": Shaped(Part(_decode_trade, trades), _TRADE)})
+
+
+_TRADE: Final = Shape(
+    emits="trade",
+    fields={
+        "product_id": Symbol(),
+        "uid": TextId(),
+        "side": TakerSide(buy="buy", sell="sell"),
+        "type": Unless(()),
+        "time": Milliseconds(),
+        "qty": Amount(),
+        "price": Price(),
+        "event": Absent(),
+    },
+)
 
 
 def _liquidations(making: Making) -> Route:
@@ -135,7 +162,20 @@ def _book_changes(making: Making) -> Route:
         )
         return True
 
-    return named({"book_snapshot": snapshot, "book": update})
+    return named({"book_snapshot": snapshot, "book": Shaped(update, _UPDATE)})
+
+
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "product_id": Symbol(),
+        "side": LevelSide(bid="buy", ask="sell"),
+        "price": Price(),
+        "qty": Amount(),
+        "timestamp": Milliseconds(),
+        "event": Absent(),
+    },
+)
 
 
 def _above_zero(levels: Raw) -> list[tuple[Number, Number]]:

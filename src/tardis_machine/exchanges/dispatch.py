@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from tardis_machine.emit import Emitter
-from tardis_machine.emit.shapes import AnyShape, Gate
+from tardis_machine.emit.shapes import AnyShape, Memory
 from tardis_machine.exchanges.errors import MapperError
 
 T = TypeVar("T")
@@ -39,12 +39,12 @@ class Part(NamedTuple, Generic[T]):
 class Shaped(NamedTuple):
     """What a type makes of a channel, and the shape of the messages that it mostly has.
 
-    The emitter may take messages of that shape by itself, past the gate if there is one.
+    The emitter may take messages of that shape by itself, as far as a memory lets it.
     """
 
     part: Handler | Part[Any]
     shape: AnyShape
-    gate: Gate | None = None
+    memory: Memory | None = None
 
 
 Route = Callable[[str], Handler | Part[Any] | Shaped | None]
@@ -140,7 +140,7 @@ class _Heads(dict[bytes, Handler]):
             self.clear()
         parts = self._parts(name)
         if self._emitter is not None and len(parts) == 1 and isinstance(parts[0], Shaped):
-            self._emitter.describe(head, parts[0].shape, parts[0].gate)
+            self._emitter.describe(head, parts[0].shape, parts[0].memory)
         handler = self[head] = _handler(parts)
         return handler
 
@@ -222,8 +222,10 @@ def arrays(
     """
     ending = re.compile(rb'(?:,\s*"(?:[^"\\]|\\.)*"){%d}\s*\]\s*$' % names)
 
-    def dispatch(parts: Parts, _: Emitter | None = None) -> Handler:
-        heads = _Heads(parts)
+    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
+        heads = _Heads(parts, emitter)
+        if emitter is not None:
+            emitter.find_ending(names)
         handler_of = heads.get
         numbers = _Heads(parts)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tardis_machine.emit import Emitter
+from tardis_machine.emit.shapes import Shape
 from tardis_machine.exchanges.dialect import Dialect
-from tardis_machine.exchanges.dispatch import Dispatch, Handler, Route, parts_of
+from tardis_machine.exchanges.dispatch import Dispatch, Handler, Route, Shaped, parts_of
 from tardis_machine.exchanges.errors import UnsupportedTypeError
 from tardis_machine.exchanges.subscriptions import Subscriptions
 from tardis_machine.filters import Filter
@@ -59,6 +60,10 @@ class Making:
     emitter: Emitter
     live: bool
     checks_ids: bool = False
+
+    def unchecked(self, handler: Handler, shape: Shape) -> Handler | Shaped:
+        """A book's updates, of a shape that the emitter knows unless their ids are checked."""
+        return handler if self.checks_ids else Shaped(handler, shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,23 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects, Signed
+from tardis_machine.emit.shapes import (
+    AskAmount,
+    AskPrice,
+    BidAmount,
+    BidPrice,
+    BookRows,
+    Is,
+    Milliseconds,
+    NumberId,
+    Object,
+    Plain,
+    Price,
+    Rows,
+    Shape,
+    SignedAmount,
+    Symbol,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -19,7 +36,7 @@ from tardis_machine.exchanges.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import (
@@ -83,7 +100,25 @@ def _trades(making: Making) -> Route:
             )
         return True
 
-    return named({"futures.trades": trades})
+    return named({"futures.trades": Shaped(trades, _TRADES)})
+
+
+_TRADES: Final = Shape(
+    emits="trade",
+    fields={
+        "event": Is(("update",)),
+        "result": Rows(
+            {
+                "contract": Symbol(),
+                "id": NumberId(),
+                "price": Price(text=True),
+                "size": SignedAmount(text=None),
+                "create_time": Plain(),
+                "create_time_ms": Milliseconds(),
+            }
+        ),
+    },
+)
 
 
 def _time(milliseconds: Sent, seconds: Sent) -> int:
@@ -103,7 +138,7 @@ class _Book(Struct, gc=False):
 class _Books(Struct, gc=False):
     """A snapshot is one object, an update a list of rows."""
 
-    result: _Book | list[dict[str, str | int | float | None]] | UnsetType | None = UNSET
+    result: _Book | list[dict[str, Any]] | UnsetType | None = UNSET
     event: str | None = None
     seconds: Sent = field(name="time", default=UNSET)
     milliseconds: Sent = field(name="time_ms", default=UNSET)
@@ -111,6 +146,15 @@ class _Books(Struct, gc=False):
 
 _LEVELS: Final = Objects("p", "s")
 _ROWS: Final = Signed("p", "s")
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "time": Plain(),
+        "time_ms": Milliseconds(),
+        "event": Is(tuple(_BOOK_EVENTS)),
+        "result": BookRows(_ROWS, symbol="c"),
+    },
+)
 
 
 def _book_changes(making: Making) -> Route:
@@ -137,7 +181,7 @@ def _book_changes(making: Making) -> Route:
         emit_rows(first, False, result, timestamp, _ROWS)
         return True
 
-    return named({"futures.order_book": book_changes})
+    return named({"futures.order_book": Shaped(book_changes, _UPDATE)})
 
 
 class _Ticker(Struct, gc=False):
@@ -236,7 +280,25 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return named({"futures.book_ticker": book_tickers})
+    return named({"futures.book_ticker": Shaped(book_tickers, _BEST)})
+
+
+_BEST: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "event": Is(("update",)),
+        "result": Object(
+            {
+                "t": Milliseconds(),
+                "s": Symbol(),
+                "b": BidPrice(text=True),
+                "B": BidAmount(text=None, nonzero=True),
+                "a": AskPrice(text=True),
+                "A": AskAmount(text=None, nonzero=True),
+            }
+        ),
+    },
+)
 
 
 ERRORS: Final = present("error")

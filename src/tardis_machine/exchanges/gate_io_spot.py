@@ -6,9 +6,30 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit import PAIRS
+from tardis_machine.emit.shapes import (
+    Absent,
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Is,
+    LastId,
+    Milliseconds,
+    NumberId,
+    Object,
+    Price,
+    Shape,
+    Symbol,
+    TakerSide,
+    Whole,
+)
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, at, pairs
-from tardis_machine.exchanges.dispatch import Route, keyed, named
+from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, optional, required, symbol, time
@@ -130,7 +151,25 @@ def _trades(making: Making) -> Route:
         )
         return True
 
-    return named({"spot.trades": trades})
+    return named({"spot.trades": Shaped(trades, _TRADE)})
+
+
+_TRADE: Final = Shape(
+    emits="trade",
+    fields={
+        "event": Is(("update",)),
+        "result": Object(
+            {
+                "id": NumberId(),
+                "create_time_ms": Milliseconds(text=True, cut=True),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "currency_pair": Symbol(),
+                "amount": Amount(text=True),
+                "price": Price(text=True),
+            }
+        ),
+    },
+)
 
 
 _Level = list[str | int | float | None]
@@ -165,6 +204,7 @@ def _joined_book_changes(making: Making) -> Route:
     decode = Decoder(_DepthMessage).decode
     emit = making.emitter.book_change
     books: dict[str, JoinedBook[_Depth]] = {}
+    gates = making.emitter.gates()
 
     def book_of(name: str | None) -> tuple[str, JoinedBook[_Depth]]:
         pair = symbol(name, "order_book_update")
@@ -172,7 +212,9 @@ def _joined_book_changes(making: Making) -> Route:
         if book is None:
             if len(books) >= _MAX_PAIRS:  # made up by a broken feed
                 books.clear()
-            book = books[pair] = JoinedBook(pair, "order_book_update", making)
+                gates.clear()
+            gate = gates.of(pair)
+            book = books[pair] = JoinedBook(pair, "order_book_update", making, gate)
         return pair, book
 
     def snapshot(message: _DepthMessage) -> None:
@@ -205,7 +247,30 @@ def _joined_book_changes(making: Making) -> Route:
             emit(pair, False, row.new_bids, row.new_asks, timestamp)
         return True
 
-    return named({"spot.order_book_update": book_changes})
+    return named({"spot.order_book_update": Shaped(book_changes, _UPDATE, gates)})
+
+
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "event": Is(("update",)),
+        "symbol": Absent(),
+        "result": Object(
+            {
+                "t": Milliseconds(),
+                "s": Symbol(),
+                "U": Whole(),
+                "u": LastId(),
+                "b": Bids(PAIRS),
+                "a": Asks(PAIRS),
+                "id": Absent(),
+                "update": Absent(),
+                "bids": Absent(),
+                "asks": Absent(),
+            }
+        ),
+    },
+)
 
 
 class _Book(Struct, gc=False):
@@ -242,7 +307,26 @@ def _book_changes(making: Making) -> Route:
         emit(pair, bool(book.full), book.bids, book.asks, time(book.timestamp, "obu", "t"))
         return True
 
-    return named({"spot.obu": book_changes})
+    return named({"spot.obu": making.unchecked(book_changes, _CHANGE)})
+
+
+_CHANGE: Final = Shape(
+    emits="book_change",
+    fields={
+        "event": Is(("update",)),
+        "result": Object(
+            {
+                "t": Milliseconds(),
+                "full": Absent(),
+                "s": Symbol(after=".", until="."),
+                "u": Whole(),
+                "U": Whole(),
+                "b": Bids(PAIRS),
+                "a": Asks(PAIRS),
+            }
+        ),
+    },
+)
 
 
 class _Best(Struct, gc=False):
@@ -279,7 +363,25 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return named({"spot.book_ticker": book_tickers})
+    return named({"spot.book_ticker": Shaped(book_tickers, _BEST)})
+
+
+_BEST: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "event": Is(("update",)),
+        "result": Object(
+            {
+                "t": Milliseconds(),
+                "s": Symbol(),
+                "b": BidPrice(text=True),
+                "B": BidAmount(text=True),
+                "a": AskPrice(text=True),
+                "A": AskAmount(text=True),
+            }
+        ),
+    },
+)
 
 
 def _requests(event: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:

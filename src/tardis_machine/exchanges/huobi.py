@@ -9,7 +9,30 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode
 
-from tardis_machine.emit import Emitter
+from tardis_machine.emit import PAIRS, Emitter
+from tardis_machine.emit.shapes import (
+    Absent,
+    Amount,
+    AnyId,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Field,
+    Is,
+    Items,
+    Milliseconds,
+    NumberId,
+    Object,
+    Plain,
+    Price,
+    Rows,
+    Shape,
+    Symbol,
+    TakerSide,
+)
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
     AnswerError,
@@ -29,7 +52,7 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Parts, Route, keyed, prefixed
+from tardis_machine.exchanges.dispatch import Handler, Parts, Route, Shaped, keyed, prefixed
 from tardis_machine.exchanges.errors import BookGapError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
@@ -56,15 +79,18 @@ _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
 
 
-def _route(scope: str, maps: Mapping[str, Callable[[str, bytes], bool]]) -> Route:
+def _route(
+    scope: str, maps: Mapping[str, Callable[[str, bytes], bool]], shape: Shape | None = None
+) -> Route:
     """Route by names such as market.btcusdt.mbp.150; what is made of one is told its symbol."""
 
-    def route(name: str) -> Handler | None:
+    def route(name: str) -> Handler | Shaped | None:
         its_scope, _, rest = name.partition(".")
         symbol, _, channel = rest.partition(".")
         for kind, make in maps.items():
             if its_scope == scope and channel.startswith(kind):
-                return _bound(make, symbol.upper())
+                handler = _bound(make, symbol.upper())
+                return handler if shape is None else Shaped(handler, shape)
         return None
 
     return route
@@ -74,9 +100,12 @@ def _bound(make: Callable[[str, bytes], bool], symbol: str) -> Handler:
     return lambda line: make(symbol, line)
 
 
-def _dispatch(parts: Parts, _: Emitter | None = None) -> Handler:
+_SYMBOL: Final = Symbol(upper=True, after=".", until=".")
+
+
+def _dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
     """Find the name in ch; in topic of notifications, and in rep of answers."""
-    market = prefixed(b'{"ch":"', "ch")(parts)
+    market = prefixed(b'{"ch":"', "ch")(parts, emitter)
     notified = keyed("topic")(parts)
     answered = keyed("rep")(parts)
 
@@ -108,23 +137,41 @@ class _Trades(Struct, gc=False):
     tick: _TradesTick
 
 
-def _trades(making: Making) -> Route:
-    decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+def _trades(shape: Shape) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        decode = Decoder(_Trades).decode
+        emit = making.emitter.trade
 
-    def trades(symbol: str, line: bytes) -> bool:
-        for row in decode(line).tick.data:
-            emit(
-                symbol,
-                text(row.id if row.trade_id is UNSET else row.trade_id),
-                required(row.price, "trade", "price"),
-                required(row.amount, "trade", "amount"),
-                known_side(row.direction, "buy", "sell"),
-                time(row.timestamp, "trade", "ts"),
-            )
-        return True
+        def trades(symbol: str, line: bytes) -> bool:
+            for row in decode(line).tick.data:
+                emit(
+                    symbol,
+                    text(row.id if row.trade_id is UNSET else row.trade_id),
+                    required(row.price, "trade", "price"),
+                    required(row.amount, "trade", "amount"),
+                    known_side(row.direction, "buy", "sell"),
+                    time(row.timestamp, "trade", "ts"),
+                )
+            return True
 
-    return _route("market", {"trade.detail": trades})
+        return _route("market", {"trade.detail": trades}, shape)
+
+    return make
+
+
+def _trades_shape(ids: Mapping[str, Field]) -> Shape:
+    row: dict[str, Field] = {
+        **ids,
+        "ts": Milliseconds(),
+        "amount": Amount(),
+        "price": Price(),
+        "direction": TakerSide(buy="buy", sell="sell"),
+    }
+    return Shape(emits="trade", fields={"ch": _SYMBOL, "tick": Object({"data": Rows(row)})})
+
+
+_TRADES: Final = _trades_shape({"id": Plain(), "tradeId": NumberId()})
+_DM_TRADES: Final = _trades_shape({"id": AnyId(), "tradeId": Absent()})
 
 
 class _Depth(Struct, gc=False):
@@ -153,7 +200,18 @@ def _book_changes(making: Making) -> Route:
         emit(symbol, is_snapshot, book.bids, book.asks, timestamp)
         return True
 
-    return _route("market", {"depth.": depth})
+    return _route("market", {"depth.": depth}, _UPDATES)
+
+
+_UPDATES: Final = Shape(
+    emits="book_change",
+    fields={
+        "ch": _SYMBOL,
+        "tick": Object({"asks": Asks(PAIRS), "bids": Bids(PAIRS), "event": Is(("update",))}),
+        "ts": Milliseconds(),
+    },
+    filled=True,
+)
 
 
 class _Update(Struct, gc=False):
@@ -277,7 +335,24 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return _route("market", {"bbo": bbo})
+    return _route("market", {"bbo": bbo}, _BEST)
+
+
+_BEST: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "ch": _SYMBOL,
+        "tick": Object(
+            {
+                "ask": AskPrice(),
+                "askSize": AskAmount(),
+                "bid": BidPrice(),
+                "bidSize": BidAmount(),
+                "quoteTime": Milliseconds(),
+            }
+        ),
+    },
+)
 
 
 class _DmBest(Struct, gc=False):
@@ -308,7 +383,22 @@ def _dm_book_tickers(making: Making) -> Route:
         )
         return True
 
-    return _route("market", {"bbo": bbo})
+    return _route("market", {"bbo": bbo}, _DM_BEST)
+
+
+_DM_BEST: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "ch": _SYMBOL,
+        "tick": Object(
+            {
+                "bid": Items((BidPrice(nonzero=True), BidAmount(nonzero=True))),
+                "ask": Items((AskPrice(nonzero=True), AskAmount(nonzero=True))),
+                "ts": Milliseconds(),
+            }
+        ),
+    },
+)
 
 
 class _Basis(Struct, gc=False):
@@ -746,7 +836,7 @@ def _era(
 
 
 _COMMON: Final = {
-    "trade": _era(_trades, "trade"),
+    "trade": _era(_trades(_DM_TRADES), "trade"),
     "book_change": _era(_book_changes, "depth"),
 }
 _SWAP_TYPES: Final = {
@@ -760,7 +850,7 @@ EXCHANGES: Final = (
     Exchange(
         name="huobi",
         types={
-            "trade": _era(_trades, "trade", spell=_spelled),
+            "trade": _era(_trades(_TRADES), "trade", spell=_spelled),
             "book_change": (
                 Era((Channel("depth", _spelled),), _book_changes, until=date("2020-07-03")),
                 Era((Channel("mbp", _spelled),), _requested_book_changes),

@@ -7,6 +7,27 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import BID_FIRST, LOCAL_TIME, Objects
+from tardis_machine.emit.shapes import (
+    Absent,
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Field,
+    Is,
+    Items,
+    Milliseconds,
+    NumberId,
+    Object,
+    Price,
+    Rows,
+    Shape,
+    Symbol,
+    TakerSide,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -16,7 +37,7 @@ from tardis_machine.exchanges.dialect import (
     equals,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Route, named, prefixed
+from tardis_machine.exchanges.dispatch import Route, Shaped, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
     Sent,
@@ -50,6 +71,7 @@ def _trades(making: Making) -> Route:
     decode = Decoder(_Trades).decode
     emit = making.emitter.trade
     known: set[str] = set()
+    gates = making.emitter.gates()
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
@@ -57,7 +79,9 @@ def _trades(making: Making) -> Route:
             # A subscription starts with trades of the past.
             if len(known) >= _MAX_COINS:  # made up by a broken feed
                 known.clear()
+                gates.clear()
             known.add(rows[0].coin)
+            gates.of(rows[0].coin).open(0)
             return True
         for row in rows:
             emit(
@@ -70,7 +94,24 @@ def _trades(making: Making) -> Route:
             )
         return True
 
-    return named({"trades": trades})
+    return named({"trades": Shaped(trades, _TRADES, gates)})
+
+
+_TRADES: Final = Shape(
+    emits="trade",
+    fields={
+        "data": Rows(
+            {
+                "coin": Symbol(),
+                "side": TakerSide(buy="B", sell="A"),
+                "px": Price(text=True),
+                "sz": Amount(text=True),
+                "time": Milliseconds(),
+                "tid": NumberId(),
+            }
+        )
+    },
+)
 
 
 class _Book(Struct, gc=False):
@@ -94,8 +135,25 @@ def _emit_book(making: Making, book: _Book) -> bool:
     return True
 
 
+def _book_shape(fast: Field) -> Shape:
+    book: dict[str, Field] = {
+        "coin": Symbol(),
+        "time": Milliseconds(),
+        "levels": Items((Bids(_LEVELS), Asks(_LEVELS))),
+        "fast": fast,
+    }
+    return Shape(emits="book_snapshot", fields={"data": Object(book)})
+
+
+_BOOK: Final = _book_shape(Absent())
+_MARKED_BOOK: Final = _book_shape(Is((True,)))
+
+
 def _book_changes(making: Making) -> Route:
-    return named({"l2Book": lambda line: _emit_book(making, _decode_book(line).data)})
+    def book(line: bytes) -> bool:
+        return _emit_book(making, _decode_book(line).data)
+
+    return named({"l2Book": Shaped(book, _BOOK)})
 
 
 def _fast_book_changes(making: Making) -> Route:
@@ -108,7 +166,7 @@ def _fast_book_changes(making: Making) -> Route:
     def fast(line: bytes) -> bool:
         return _emit_book(making, _decode_book(line).data)
 
-    return named({"fastBook": fast, "l2Book": marked})
+    return named({"fastBook": Shaped(fast, _BOOK), "l2Book": Shaped(marked, _MARKED_BOOK)})
 
 
 class _Context(Struct, gc=False):
@@ -182,7 +240,26 @@ def _book_tickers(making: Making) -> Route:
         emit(row.coin, ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return True
 
-    return named({"bbo": quote})
+    return named({"bbo": Shaped(quote, _QUOTE)})
+
+
+_QUOTE: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "data": Object(
+            {
+                "coin": Symbol(),
+                "time": Milliseconds(),
+                "bbo": Items(
+                    (
+                        Object({"px": BidPrice(text=True), "sz": BidAmount(text=True)}),
+                        Object({"px": AskPrice(text=True), "sz": AskAmount(text=True)}),
+                    )
+                ),
+            }
+        )
+    },
+)
 
 
 def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:

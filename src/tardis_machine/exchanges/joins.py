@@ -26,6 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import Decoder
 
+from tardis_machine.emit.shapes import Gate
 from tardis_machine.exchanges.errors import BookGapError, LostUpdateError, MapperError
 from tardis_machine.exchanges.exchange import Making
 
@@ -79,7 +80,7 @@ class JoinedBook(Generic[U]):
         "gate",
     )
 
-    def __init__(self, symbol: str, channel: str, making: Making) -> None:
+    def __init__(self, symbol: str, channel: str, making: Making, gate: Gate | None = None) -> None:
         self._symbol = symbol
         self._channel = channel
         self._live = making.live
@@ -90,7 +91,7 @@ class JoinedBook(Generic[U]):
         self._last_id: Number | UnsetType | None = None
         self._kept: deque[U] = deque(maxlen=self.kept)
         # Updates that need no look at what came before may pass it, once the book is joined.
-        self.gate = making.emitter.gate()
+        self.gate = gate or making.emitter.gate()
 
     @property
     def has_snapshot(self) -> bool:

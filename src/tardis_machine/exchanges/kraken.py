@@ -7,6 +7,28 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects, Positions
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Is,
+    Iso,
+    Items,
+    NumberId,
+    Plain,
+    Price,
+    Rows,
+    Seconds,
+    Shape,
+    Single,
+    Symbol,
+    TakerSide,
+    Whole,
+)
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -17,7 +39,7 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Route, arrays, named, prefixed
+from tardis_machine.exchanges.dispatch import Route, Shaped, arrays, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, nonzero, required, side, symbol
@@ -54,7 +76,27 @@ def _trades_1(making: Making) -> Route:
                 raise MapperError("trade", "a trade without price, amount, time, side") from None
         return True
 
-    return named({"trade": trades}, " ")
+    return named({"trade": Shaped(trades, _TRADES_1)}, " ")
+
+
+_TRADES_1: Final = Shape(
+    emits="trade",
+    fields=(
+        Whole(),
+        Rows(
+            (
+                Price(text=True),
+                Amount(text=True),
+                Seconds(text=True),
+                TakerSide(buy="b", sell="s"),
+                Plain(),
+                Plain(),
+            )
+        ),
+        Is(("trade",)),
+        Symbol(),
+    ),
+)
 
 
 _Levels1 = list[list[_Text]]
@@ -125,7 +167,26 @@ def _book_tickers_1(making: Making) -> Route:
             )
         return True
 
-    return named({"spread": book_tickers}, " ")
+    return named({"spread": Shaped(book_tickers, _SPREAD)}, " ")
+
+
+_SPREAD: Final = Shape(
+    emits="book_ticker",
+    fields=(
+        Whole(),
+        Items(
+            (
+                BidPrice(text=True, nonzero=True),
+                AskPrice(text=True, nonzero=True),
+                Seconds(text=True),
+                BidAmount(text=True, nonzero=True),
+                AskAmount(text=True, nonzero=True),
+            )
+        ),
+        Is(("spread",)),
+        Symbol(),
+    ),
+)
 
 
 # Version 2 ----------------------------------------------------------------------------------------
@@ -164,7 +225,25 @@ def _trades_2(making: Making) -> Route:
             )
         return True
 
-    return named({"trade": trades})
+    return named({"trade": Shaped(trades, _TRADES_2)})
+
+
+_TRADES_2: Final = Shape(
+    emits="trade",
+    fields={
+        "type": Is(("update",)),
+        "data": Rows(
+            {
+                "symbol": Symbol(),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "price": Price(text=None),
+                "qty": Amount(text=None),
+                "trade_id": NumberId(),
+                "timestamp": Iso(6),
+            }
+        ),
+    },
+)
 
 
 class _Book2(Struct, gc=False):
@@ -194,7 +273,23 @@ def _book_changes_2(making: Making) -> Route:
             emit(row.symbol, is_snapshot, row.bids, row.asks, time, _LEVELS_2)
         return True
 
-    return named({"book": book_changes})
+    return named({"book": Shaped(book_changes, _UPDATE_2)})
+
+
+_UPDATE_2: Final = Shape(
+    emits="book_change",
+    fields={
+        "type": Is(("update",)),
+        "data": Single(
+            {
+                "symbol": Symbol(),
+                "bids": Bids(_LEVELS_2),
+                "asks": Asks(_LEVELS_2),
+                "timestamp": Iso(6),
+            }
+        ),
+    },
+)
 
 
 class _Ticker2(Struct, gc=False):
@@ -230,7 +325,24 @@ def _book_tickers_2(making: Making) -> Route:
                 )
         return True
 
-    return named({"ticker": book_tickers})
+    return named({"ticker": Shaped(book_tickers, _TICKERS_2)})
+
+
+_TICKERS_2: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "data": Rows(
+            {
+                "symbol": Symbol(),
+                "bid": BidPrice(text=None, nonzero=True),
+                "bid_qty": BidAmount(text=None, nonzero=True),
+                "ask": AskPrice(text=None, nonzero=True),
+                "ask_qty": AskAmount(text=None, nonzero=True),
+                "timestamp": Iso(6),
+            }
+        ),
+    },
+)
 
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -262,6 +374,7 @@ _LIVE: Final = Dialect(
 )
 
 
+_V1: Final = arrays(2)
 _V2: Final = prefixed(b'{"channel":"', "channel")
 
 
@@ -269,7 +382,7 @@ def _eras(
     first: tuple[str, Callable[[Making], Route]], second: tuple[str, Callable[[Making], Route]]
 ) -> tuple[Era, Era]:
     return (
-        Era((Channel(first[0]),), first[1], _VERSION_2, arrays(2)),
+        Era((Channel(first[0]),), first[1], _VERSION_2, _V1),
         Era((Channel(second[0]),), second[1], dispatch=_V2),
     )
 

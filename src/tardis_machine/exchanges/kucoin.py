@@ -7,7 +7,28 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Levels
+from tardis_machine.emit import PAIRS, Levels
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Gate,
+    LastId,
+    LevelText,
+    Milliseconds,
+    Nanoseconds,
+    Nonzero,
+    Object,
+    Price,
+    Shape,
+    Symbol,
+    TakerSide,
+    TextId,
+)
 from tardis_machine.exchanges.dialect import (
     AnswerError,
     Dialect,
@@ -21,7 +42,7 @@ from tardis_machine.exchanges.dialect import (
     equals,
     generated,
 )
-from tardis_machine.exchanges.dispatch import Handler, Part, Route, keyed, named
+from tardis_machine.exchanges.dispatch import Handler, Part, Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import (
@@ -52,15 +73,32 @@ def _given(value: Sent) -> str | int | float | None:
     return None if value is UNSET or value is None else value or 0
 
 
-def _route(maps: Mapping[str, Callable[[str, bytes], bool]]) -> Route:
+def _route(
+    maps: Mapping[str, Callable[[str, bytes], bool]],
+    shapes: Mapping[str, Shape],
+    memory: Callable[[str], Gate] | None = None,
+) -> Route:
     """Route by topics such as /market/ticker:BTC-USDT; what is made of one is told its symbol."""
 
-    def route(topic: str) -> Handler | None:
+    def route(topic: str) -> Handler | Shaped | None:
         channel, _, symbol = topic.partition(":")
         make = maps.get(channel)
-        return None if make is None else lambda line: make(symbol, line)
+        if make is None:
+            return None
+        shape = shapes.get(channel)
+        handler = _bound(make, symbol)
+        if shape is None:
+            return handler
+        return Shaped(handler, shape, None if memory is None else memory(symbol))
 
     return route
+
+
+def _bound(make: Callable[[str, bytes], bool], symbol: str) -> Handler:
+    return lambda line: make(symbol, line)
+
+
+_SYMBOL: Final = Symbol(after=":")
 
 
 class _Match(Struct, gc=False):
@@ -92,7 +130,24 @@ def _trades(making: Making) -> Route:
         )
         return True
 
-    return named({"/market/match": match}, ":")
+    return named({"/market/match": Shaped(match, _MATCH)}, ":")
+
+
+_MATCH: Final = Shape(
+    emits="trade",
+    fields={
+        "data": Object(
+            {
+                "symbol": Symbol(),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "price": Price(text=True),
+                "size": Amount(text=True),
+                "tradeId": TextId(),
+                "time": Nanoseconds(text=True),
+            }
+        )
+    },
+)
 
 
 class _Changes(Struct, gc=False):
@@ -153,9 +208,14 @@ class _Books(dict[str, _Book]):
 
     def __missing__(self, symbol: str) -> _Book:
         if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
+            for book in self.values():
+                book.gate.close()
             self.clear()
         book = self[symbol] = _Book(symbol, self._channel, self._making)
         return book
+
+    def gate(self, symbol: str) -> Gate:
+        return self[symbol].gate
 
 
 def _book_changes(making: Making) -> Route:
@@ -197,7 +257,30 @@ def _book_changes(making: Making) -> Route:
         book.start(snapshot_id, newer)
         return True
 
-    return _route({"/market/level2": level2, "/market/level2Snapshot": snapshot})
+    return _route(
+        {"/market/level2": level2, "/market/level2Snapshot": snapshot},
+        {"/market/level2": _UPDATE},
+        books.gate,
+    )
+
+
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "topic": _SYMBOL,
+        "data": Object(
+            {
+                "changes": Object(
+                    {"asks": Asks(PAIRS, priced=True), "bids": Bids(PAIRS, priced=True)}
+                ),
+                "sequenceEnd": LastId(),
+                "sequenceStart": Nonzero(),
+                "time": Milliseconds(),
+            }
+        ),
+    },
+    filled=True,
+)
 
 
 class _Ticker(Struct, gc=False):
@@ -228,7 +311,24 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return _route({"/market/ticker": ticker})
+    return _route({"/market/ticker": ticker}, {"/market/ticker": _TICKER})
+
+
+_TICKER: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "topic": _SYMBOL,
+        "data": Object(
+            {
+                "bestAsk": AskPrice(text=True),
+                "bestAskSize": AskAmount(text=True),
+                "bestBid": BidPrice(text=True),
+                "bestBidSize": BidAmount(text=True),
+                "time": Milliseconds(),
+            }
+        ),
+    },
+)
 
 
 class _Execution(Struct, gc=False):
@@ -263,7 +363,24 @@ def _futures_trades(making: Making) -> Route:
         )
         return True
 
-    return named({_EXECUTION: Part(_decode_execution, execution)}, ":")
+    return named({_EXECUTION: Shaped(Part(_decode_execution, execution), _FUTURES_TRADE)}, ":")
+
+
+_FUTURES_TRADE: Final = Shape(
+    emits="trade",
+    fields={
+        "data": Object(
+            {
+                "symbol": Symbol(),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "price": Price(text=None),
+                "size": Amount(text=None),
+                "tradeId": TextId(),
+                "ts": Nanoseconds(digits=3),
+            }
+        )
+    },
+)
 
 
 class _FuturesUpdate(Struct, gc=False):
@@ -326,7 +443,26 @@ def _futures_book_changes(making: Making) -> Route:
         book.start(snapshot_id, newer)
         return True
 
-    return _route({"/contractMarket/level2": level2, "/contractMarket/level2Snapshot": snapshot})
+    return _route(
+        {"/contractMarket/level2": level2, "/contractMarket/level2Snapshot": snapshot},
+        {"/contractMarket/level2": _FUTURES_UPDATE},
+        books.gate,
+    )
+
+
+_FUTURES_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "topic": _SYMBOL,
+        "data": Object(
+            {
+                "sequence": LastId(),
+                "change": LevelText(bid="buy", ask="sell"),
+                "timestamp": Milliseconds(),
+            }
+        ),
+    },
+)
 
 
 class _FuturesTicker(Struct, gc=False):
@@ -357,7 +493,26 @@ def _futures_book_tickers(making: Making) -> Route:
         )
         return True
 
-    return _route({"/contractMarket/tickerV2": ticker})
+    return _route(
+        {"/contractMarket/tickerV2": ticker}, {"/contractMarket/tickerV2": _FUTURES_TICKER}
+    )
+
+
+_FUTURES_TICKER: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "topic": _SYMBOL,
+        "data": Object(
+            {
+                "bestBidSize": BidAmount(text=None),
+                "bestBidPrice": BidPrice(text=None),
+                "bestAskPrice": AskPrice(text=None),
+                "bestAskSize": AskAmount(text=None),
+                "ts": Nanoseconds(digits=3),
+            }
+        ),
+    },
+)
 
 
 class _Details(Struct, gc=False):

@@ -9,6 +9,28 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit import PAIRS
+from tardis_machine.emit.shapes import (
+    Amount,
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Is,
+    Milliseconds,
+    Object,
+    Plain,
+    Price,
+    Rows,
+    Shape,
+    Single,
+    Symbol,
+    TakerSide,
+    TextId,
+    Whole,
+)
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -21,7 +43,7 @@ from tardis_machine.exchanges.dialect import (
     equals,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
+from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
     Sent,
@@ -270,7 +292,25 @@ def trades_5(making: Making) -> Route:
             )
         return True
 
-    return named({"trades": trades, "trades-all": trades})
+    shaped = Shaped(trades, _TRADES_5)
+    return named({"trades": shaped, "trades-all": shaped})
+
+
+_TRADES_5: Final = Shape(
+    emits="trade",
+    fields={
+        "data": Rows(
+            {
+                "instId": Symbol(),
+                "tradeId": TextId(),
+                "px": Price(text=True),
+                "sz": Amount(text=True),
+                "side": TakerSide(buy="buy", sell="sell"),
+                "ts": Milliseconds(text=True),
+            }
+        )
+    },
+)
 
 
 class _Book5(Struct, gc=False):
@@ -285,6 +325,25 @@ class _Books5(Struct, gc=False):
     arg: _Argument
     data: list[_Book5] | UnsetType = UNSET
     action: str | None = None
+
+
+_UPDATE_5: Final = Shape(
+    emits="book_change",
+    fields={
+        "arg": Object({"instId": Symbol()}),
+        "action": Is(("update",)),
+        "data": Single(
+            {
+                "asks": Asks(PAIRS),
+                "bids": Bids(PAIRS),
+                "ts": Milliseconds(text=True),
+                "prevSeqId": Whole(),
+                "seqId": Whole(),
+            }
+        ),
+    },
+    filled=True,
+)
 
 
 def book_changes_5(channel: str) -> Maker:
@@ -310,7 +369,7 @@ def book_changes_5(channel: str) -> Maker:
                     emit(name, is_snapshot, row.bids, row.asks, timestamp or None)
             return True
 
-        return named({channel: book_changes})
+        return named({channel: making.unchecked(book_changes, _UPDATE_5)})
 
     return make
 
@@ -446,6 +505,21 @@ class _Bests5(Struct, gc=False):
     data: list[_Best5] | UnsetType = UNSET
 
 
+_BEST_5: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "arg": Object({"instId": Symbol()}),
+        "data": Single(
+            {
+                "asks": Single((AskPrice(text=True), AskAmount(text=True), Plain(), Plain())),
+                "bids": Single((BidPrice(text=True), BidAmount(text=True), Plain(), Plain())),
+                "ts": Milliseconds(text=True),
+            }
+        ),
+    },
+)
+
+
 def best_5(channel: str) -> Maker:
     """Read book tickers from a book of one level."""
 
@@ -468,7 +542,7 @@ def best_5(channel: str) -> Maker:
                 )
             return message.data is not UNSET
 
-        return named({channel: book_tickers})
+        return named({channel: Shaped(book_tickers, _BEST_5)})
 
     return make
 
