@@ -8,6 +8,7 @@ import pytest
 
 from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History
+from tardis_machine.lines import MESSAGE
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replay import (
     MergedRawReplay,
@@ -105,15 +106,13 @@ def test_raw_lines_with_disconnects_and_lines_that_have_no_time(tmp_path: Path) 
 
 def test_native_replays_alone_and_in_a_session(sample: History) -> None:
     began = time.monotonic()
-    alone = [each for piece in NativeReplay(_raw(6000), history=sample).pieces() for each in piece]
+    alone = b"".join(NativeReplay(_raw(6000), history=sample).pieces())
     merged = MergedRawReplay([_raw(6000), _raw(6000, "quote")], history=sample).steps()
     parts = [part for step in merged for part in step.by_stream()]
     assert time.monotonic() - began > 2 * 0.009
-    lines = [line for number, data in parts if number == 0 for line in data.splitlines()]
-    assert lines == alone
-    assert alone == [
-        each for piece in NativeReplay(_raw(None), history=sample).pieces() for each in piece
-    ]
+    assert alone == b"".join(NativeReplay(_raw(None), history=sample).pieces())
+    messages = b"".join(line[MESSAGE:] for line in alone.splitlines(keepends=True))
+    assert b"".join(data for number, data in parts if number == 0) == messages
 
 
 def test_raw_replays_merged_for_programs(sample: History) -> None:
