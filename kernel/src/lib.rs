@@ -8,6 +8,7 @@ mod guard;
 mod hashing;
 mod json;
 mod lines;
+mod merge;
 mod numbers;
 mod raw;
 mod times;
@@ -15,7 +16,7 @@ mod times;
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 #[pymodule]
 fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -32,6 +33,7 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Times>()?;
     module.add_class::<lines::Lines>()?;
     module.add_function(wrap_pyfunction!(frames::text_frames, module)?)?;
+    module.add_function(wrap_pyfunction!(merge::interleave, module)?)?;
     module.add_function(wrap_pyfunction!(raw::raw_objects, module)?)?;
     module.add_function(wrap_pyfunction!(raw::raw_frames, module)?)?;
     Ok(())

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import accumulate, repeat
 from operator import itemgetter
-from typing import Final, Protocol
+from types import ModuleType
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from tardis_machine.emit import Taken
+from tardis_machine.kernel import kernel
 from tardis_machine.pacing import Schedule
 
 
@@ -26,33 +28,30 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     hidden_count: int = 0
 
 
-class Merged:
-    """The same of several streams; `spans` of them came in, interleaved in this `order`."""
+class Part(NamedTuple):
+    """Some local times of a stream's run, with all their messages."""
 
-    __slots__ = ("_data", "_messages", "_order", "_spans", "count", "hidden")
+    stream: int
+    run: "_Run"
+    first: int
+    end: int
+
+
+class Merged:
+    """The same of several streams: parts of their runs, in the order of the streams."""
+
+    __slots__ = ("_parts", "count", "hidden")
 
     def __init__(
-        self,
-        count: int = 0,
-        data: bytes = b"",
-        *,
-        spans: Sequence[tuple[int, int]] = (),
-        messages: Sequence[bytes] = (),
-        order: Sequence[int] = (),
-        hidden: Sequence[Taken] = (),
+        self, count: int = 0, parts: Sequence[Part] = (), hidden: Sequence[Taken] = ()
     ) -> None:
         self.count = count
         self.hidden = hidden
-        self._data = data
-        self._spans = spans
-        self._messages = messages
-        self._order = order
+        self._parts = parts
 
     def batch(self) -> Batch:
         """All of them as one."""
-        data = self._data
-        if self._order:
-            data = b"\n".join((*itemgetter(*self._order)(self._messages), b""))
+        data = self._data()
         if not self.hidden:
             return Batch(data, self.count)
         hidden = b"".join(taken.data for taken in self.hidden)
@@ -60,10 +59,39 @@ class Merged:
 
     def by_stream(self) -> Iterator[tuple[int, bytes]]:
         """Whole lines with the number of the stream that they come from, in order."""
-        if not self._order:
-            return ((number, self._data) for number, _ in self._spans)
-        numbers = [number for number, count in self._spans for _ in range(count)]
-        return ((numbers[at], self._messages[at] + b"\n") for at in self._order)
+        if self._is_of_one:
+            return ((part.stream, part.run.data(part.first, part.end)) for part in self._parts)
+        messages, order = self._interleaved()
+        streams = [
+            stream for stream, run, first, end in self._parts for _ in range(run.count(first, end))
+        ]
+        return ((streams[at], messages[at] + b"\n") for at in order)
+
+    @property
+    def _is_of_one(self) -> bool:
+        parts = self._parts
+        return not parts or parts[0].stream == parts[-1].stream
+
+    def _data(self) -> bytes:
+        if self._is_of_one:
+            data = [run.data(first, end) for _, run, first, end in self._parts]
+            return data[0] if len(data) == 1 else b"".join(data)
+        module = kernel().module
+        if module is not None and all(part.run.is_of(module) for part in self._parts):
+            runs = [(run.taken, first, end) for _, run, first, end in self._parts]
+            interleaved: bytes = module.interleave(runs)
+            return interleaved
+        messages, order = self._interleaved()
+        return b"\n".join((*itemgetter(*order)(messages), b""))
+
+    def _interleaved(self) -> tuple[Sequence[bytes], Sequence[int]]:
+        """All messages, and the order in which they belong."""
+        keys: list[str] = []
+        messages: list[bytes] = []
+        for _, run, first, end in self._parts:
+            run.extend(keys, messages, first, end)
+        # Each run is in order: sorting only interleaves them, and is stable at equal times.
+        return messages, sorted(range(len(keys)), key=keys.__getitem__)
 
 
 class Stream(Protocol):
@@ -154,36 +182,20 @@ class Merge:
         yield self._cut(limit, inclusive=inclusive)
 
     def _cut(self, limit: str | None, *, inclusive: bool) -> Merged:
-        spans: list[tuple[int, int]] = []
-        found: list[tuple[_Run, int, int]] = []
+        parts: list[Part] = []
+        count = 0
         hidden: list[Taken] = []
         for number, queue in enumerate(self._queues):
-            count = 0
             for run in queue.runs:
                 first, end = run.next, run.advance(limit, inclusive=inclusive)
                 if end > first:
-                    found.append((run, first, end))
+                    parts.append(Part(number, run, first, end))
                     count += run.count(first, end)
-            if count:
-                spans.append((number, count))
             while queue.runs and queue.runs[0].is_done:
                 queue.runs.popleft()
             while inclusive and queue.hidden and queue.hidden[0][0] == limit:
                 hidden.append(queue.hidden.popleft()[1])
-        if not spans:
-            return Merged(hidden=hidden) if hidden else _NOTHING
-        total = sum(count for _, count in spans)
-        if len(spans) == 1:
-            parts = [run.data(first, end) for run, first, end in found]
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-            return Merged(total, data, spans=spans, hidden=hidden)
-        keys: list[str] = []
-        messages: list[bytes] = []
-        for run, first, end in found:
-            run.extend(keys, messages, first, end)
-        # Each run is in order: sorting only interleaves them, and is stable at equal times.
-        order = sorted(range(total), key=keys.__getitem__)
-        return Merged(total, spans=spans, messages=messages, order=order, hidden=hidden)
+        return Merged(count, parts, hidden) if parts or hidden else _NOTHING
 
 
 class PacedMerge(Merge):
@@ -298,10 +310,10 @@ class _Queue:
 class _Run:
     """One take, cut where its local times end; times that go back count as the latest before."""
 
-    __slots__ = ("_counts", "_ends", "_keys", "_messages", "_taken", "next")
+    __slots__ = ("_counts", "_ends", "_keys", "_messages", "next", "taken")
 
     def __init__(self, taken: Taken, keys: Sequence[str]) -> None:
-        self._taken = taken
+        self.taken = taken
         self._keys = keys
         # Read when they are needed, and once: a compiled emitter makes them anew each time.
         self._ends: Sequence[int] = ()
@@ -318,6 +330,10 @@ class _Run:
         """The next one's."""
         return self._keys[self.next]
 
+    def is_of(self, module: ModuleType) -> bool:
+        """Whether the kernel made it, and knows its keys."""
+        return type(self.taken) is module.Taken and type(self._keys) is module.Column
+
     def advance(self, limit: str | None, *, inclusive: bool) -> int:
         """Go on to where the keys before a limit end."""
         if limit is None:
@@ -330,22 +346,22 @@ class _Run:
     def count(self, first: int, end: int) -> int:
         """How many messages these keys have."""
         if first == 0 and end == len(self._keys):
-            return self._taken.count
+            return self.taken.count
         start, stop = self._span(first, end)
         return stop - start
 
     def data(self, first: int, end: int) -> bytes:
         """Their lines."""
         if first == 0 and end == len(self._keys):
-            return self._taken.data
-        ends = self._ends = self._ends or self._taken.ends
-        return self._taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
+            return self.taken.data
+        ends = self._ends = self._ends or self.taken.ends
+        return self.taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
 
     def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
         """Add a key for each message, and the messages without their line ends."""
         if not self._messages:
-            self._messages = self._taken.data.split(b"\n")
-        if len(self._keys) == self._taken.count:
+            self._messages = self.taken.data.split(b"\n")
+        if len(self._keys) == self.taken.count:
             keys += self._keys[first:end]
             messages += self._messages[first:end]
             return
@@ -355,5 +371,5 @@ class _Run:
         messages += self._messages[start:stop]
 
     def _span(self, first: int, end: int) -> tuple[int, int]:
-        counts = self._counts = self._counts or self._taken.counts
+        counts = self._counts = self._counts or self.taken.counts
         return counts[first - 1] if first else 0, counts[end - 1]

@@ -33,7 +33,7 @@ class Given:
     def reached(self) -> str | None:
         if self.ended:
             return None
-        return min((_time(us) for us, _ in self._messages), default="")
+        return min((local_time(us) for us, _ in self._messages), default="")
 
     @property
     def needs_piece(self) -> bool:
@@ -68,7 +68,7 @@ class Given:
         return None if hidden is None else _taken([hidden])
 
 
-def _time(us: int) -> str:
+def local_time(us: int) -> str:
     return f"2024-03-01T00:00:00.{us:06}Z"
 
 
@@ -79,9 +79,9 @@ def _taken(messages: Sequence[Message]) -> Taken:
     data = b""
     for number, (us, text) in enumerate(messages, 1):
         data += text.encode() + b"\n"
-        if stamps and stamps[-1] == _time(us):
+        if stamps and stamps[-1] == local_time(us):
             stamps.pop(), ends.pop(), counts.pop()
-        stamps.append(_time(us))
+        stamps.append(local_time(us))
         ends.append(len(data))
         counts.append(number)
     return Taken(data, len(messages), stamps, ends, counts)
@@ -107,7 +107,7 @@ def _by_heads(streams: Sequence[Sequence[Message]]) -> list[str]:
     return merged
 
 
-def _named(times: Sequence[Sequence[int | None]]) -> list[list[Message]]:
+def named(times: Sequence[Sequence[int | None]]) -> list[list[Message]]:
     """Give each message a text that tells its place; a time of None is a line without any."""
     return [
         [(us or 0, "" if us is None else f"{stream}.{at}.{us}") for at, us in enumerate(each)]
@@ -123,7 +123,7 @@ _sorted = st.lists(st.integers(0, 12), max_size=12).map(sorted)
 def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
     times: list[list[int]], size: int
 ) -> None:
-    streams = _named(times)
+    streams = named(times)
     merged = _texts(Merge([Given(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
@@ -133,7 +133,7 @@ def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
     st.lists(st.lists(st.integers(0, 12), max_size=8), min_size=1, max_size=3), st.integers(1, 5)
 )
 def test_what_is_late_comes_as_soon_as_what_preceded_it(times: list[list[int]], size: int) -> None:
-    streams = _named(times)
+    streams = named(times)
     merged = _texts(Merge([Given(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
@@ -141,7 +141,7 @@ def test_what_is_late_comes_as_soon_as_what_preceded_it(times: list[list[int]], 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_sorted, min_size=1, max_size=3), st.integers(1, 5))
 def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> None:
-    steps = Merge([Given(each, size) for each in _named(times)]).steps()
+    steps = Merge([Given(each, size) for each in named(times)]).steps()
     ends = [step.batch().data.decode().splitlines() for step in steps]
     texts = [lines for lines in ends if lines]
     for before, after in pairwise(texts):
@@ -208,7 +208,7 @@ def test_paced_each_message_comes_when_it_is_due(
     times: list[list[int]], size: int, speed: float
 ) -> None:
     """As without a clock, but not before its time; and no later than the next tick."""
-    streams = _named(times)
+    streams = named(times)
     expected = _texts(Merge([Given(each, size) for each in streams]).steps())
     clock = HandClock()
     merge = PacedMerge(

@@ -145,6 +145,26 @@ impl Taken {
     fn column(&self, aspect: Aspect) -> Column {
         Column { marks: self.marks.clone(), aspect }
     }
+
+    pub fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        self.data.as_bytes(py)
+    }
+
+    /// How many local timestamps there are.
+    pub fn times(&self) -> usize {
+        self.marks.marks.len()
+    }
+
+    #[inline]
+    pub fn stamp(&self, at: usize) -> &[u8] {
+        self.marks.stamp(at)
+    }
+
+    /// Where a local timestamp's bytes begin.
+    #[inline]
+    pub fn start(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.marks.marks[before].end as usize)
+    }
 }
 
 #[pymethods]
