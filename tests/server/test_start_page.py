@@ -17,6 +17,15 @@ in_a_browser = pytest.mark.skipif(
 )
 
 
+# The browser shares its machine with whatever else is tested.
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_kernel() -> None:
+    """Serve with the kernel that is there: a browser takes seconds to start."""
+
+
 class Addresses(HTMLParser):
     """Collects what a page would load from elsewhere."""
 
@@ -117,3 +126,17 @@ async def test_a_replay_of_the_form_is_not_published_unless_asked_for(
     await expect(page.locator("#command")).to_contain_text('"publish":false')
     await page.check("#publish")
     await expect(page.locator("#command")).not_to_contain_text("publish")
+
+
+@in_a_browser
+async def test_a_replay_by_the_clock_is_seen_as_it_goes_and_can_be_stopped(
+    served: Served, page: Page
+) -> None:
+    await page.goto(served.http("/"))
+    await page.fill("#speed", "2")
+    await expect(page.locator("#command")).to_contain_text('"speed":2')
+    await page.click("#start")
+    await expect(page.locator("#rows tr").first).to_be_visible()
+    await expect(page.locator("#state")).to_contain_text("/replay-normalized")
+    await page.click("#stop")
+    await expect(page.locator("#said")).to_contain_text("stopped after")
