@@ -48,7 +48,9 @@ class BackfillConfig(Section, title="Backfill"):
     )
     from_: str = setting("", help="first minute, UTC", metavar="TIME")
     to: str = setting("", help="end, not included, UTC", metavar="TIME")
-    to_tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
+    to_tables: str = setting(
+        "", help="folder or URL of the tables; may be left out with --to-bus", metavar="PATH"
+    )
     bronze_only: bool = setting(False, help="leave Silver to `lake silver`")
     force: bool = setting(
         False, help="replace what is there: these exchanges, days, symbols and types"
@@ -62,7 +64,7 @@ class BackfillConfig(Section, title="Backfill"):
 
     def validate(self) -> None:
         """Refuse a backfill of nothing."""
-        for name in ("exchange", "types", "from_", "to", "to_tables"):
+        for name in ("exchange", "types", "from_", "to"):
             if not getattr(self, name):
                 raise ConfigError(self.flag(name), None, "is needed")
         if self.force and self.bronze_only:

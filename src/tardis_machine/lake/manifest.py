@@ -1,6 +1,6 @@
 """The manifest: what backfills have finished, a line for each layer and data type."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -14,18 +14,22 @@ MALFORMED: Final = "malformed"
 
 
 class Count(NamedTuple):
-    """How many events there were, and how many of them are in quarantine."""
+    """How many events there were, and how many more are in quarantine, or dead letters.
+
+    `filtered` are those that a bus's allow-list leaves out.
+    """
 
     events: int
     rejected: int = 0
+    filtered: int = 0
 
 
 Counts = Mapping[tuple[str, str], Count]
 """By layer and data type."""
 
 
-def finished(tables: Tables) -> list[Done]:
-    """Read what earlier backfills have finished."""
+def finished(tables: Tables, layers: Sequence[str] = LAYERS) -> list[Done]:
+    """Read what earlier backfills have finished, in these layers."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
     if not tables.exists(MANIFEST):
@@ -34,7 +38,7 @@ def finished(tables: Tables) -> list[Done]:
     if "layer" not in written.columns:
         # Of a version that cut days anywhere: what it says is there may not be.
         return []
-    lines = written.where(written.layer.isin(*LAYERS)).select(
+    lines = written.where(written.layer.isin(*layers)).select(
         "exchange",
         f.unix_micros("start"),
         f.unix_micros("end"),
@@ -72,6 +76,7 @@ def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
             None if unit.symbols is None or data_type == DISCONNECT else list(unit.symbols),
             count.events,
             count.rejected,
+            count.filtered,
             unit.id,
             unit.generation,
             now,

@@ -80,6 +80,7 @@ MANIFEST: Final = Table(
         "symbols": "ARRAY<STRING>",
         "events": "BIGINT",
         "rejected": "BIGINT",
+        "filtered": "BIGINT",
         "unit": "STRING",
         "generation": "BIGINT",
         "finished": "TIMESTAMP",

@@ -1,0 +1,139 @@
+"""`tardis-machine lake backfill`: days of history into tables and to buses."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tardis_machine.config import ConfigError, Loaded
+from tardis_machine.lake import backfill, manifest
+from tardis_machine.lake.config import BackfillConfig
+from tardis_machine.lake.sinks import backfill as bus_backfill
+from tardis_machine.lake.sinks.config import BusesConfig
+from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
+from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
+from tardis_machine.progress import duration
+from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.buses.base import BusConfig
+from tardis_machine.publish.config import PublishConfig
+
+if TYPE_CHECKING:
+    from tardis_machine.lake.running import Progress, Report
+    from tardis_machine.lake.tables import Tables
+
+
+def run(loaded: Loaded, open_tables: Callable[[str], "Tables"], history: Mapping[str, str]) -> int:
+    """Bring into the tables and send to the buses what they do not have; 1 if a day failed."""
+    config, buses = loaded[BackfillConfig], loaded[BusesConfig]
+    root = _root(config, buses)
+    configs = _buses(loaded)
+    replays = _replays(config)
+    tables = open_tables(root)
+    failed = False
+    if config.to_tables:
+        layers = (BRONZE,) if config.bronze_only else LAYERS
+        units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
+        _show_there(replays, units)
+        report = backfill.run(
+            tables,
+            units,
+            history,
+            attempts=config.attempts,
+            buckets=config.symbol_buckets,
+            report=_show_progress,
+        )
+        failed = _show(report, "in quarantine")
+    if configs:
+        # The tables' folder, or the one for what was sent: only the manifest is written there.
+        targets = [
+            bus_backfill.target(tables, bus, own, replays, force=config.force)
+            for bus, own in configs.items()
+        ]
+        for target in targets:
+            _show_there(replays, target.units, f" for {target.bus}")
+        terms = bus_backfill.Terms(
+            loaded[PublishConfig],
+            max_rate=buses.bus_max_rate,
+            max_dead_letters=buses.bus_max_dead_letters,
+            attempts=config.attempts,
+            buckets=config.symbol_buckets,
+        )
+        report = bus_backfill.run(tables, targets, history, terms, _show_progress)
+        failed = _show(report, "dead letters") or failed
+    return 1 if failed else 0
+
+
+def _root(config: BackfillConfig, buses: BusesConfig) -> str:
+    if not config.to_tables and not buses.to_bus:
+        raise ConfigError(config.flag("to_tables"), None, "is needed, or --to-bus, or both")
+    root = config.to_tables or buses.manifest
+    if root is None:
+        raise ConfigError(
+            buses.flag("manifest"),
+            None,
+            "is needed without --to-tables: it is written down there what was sent",
+        )
+    if config.to_tables and buses.manifest is not None:
+        raise ConfigError(
+            buses.flag("manifest"), buses.manifest, "is for --to-bus without --to-tables"
+        )
+    return root
+
+
+def _buses(loaded: Loaded) -> dict[str, BusConfig]:
+    """Give the settings of the buses that are asked for; raises ConfigError."""
+    found: dict[str, BusConfig] = {}
+    for name in loaded[BusesConfig].to_bus:
+        kind = BUSES[name].config_type
+        found[name] = loaded[kind]
+        if not found[name].enabled:
+            flags = " and ".join(kind.flag(each) for each in kind.needs)
+            raise ConfigError("--to-bus", name, f"needs {flags}")
+        found[name].expect_client()
+    return found
+
+
+def _replays(config: BackfillConfig) -> list[ReplayNormalizedOptions]:
+    asked = [
+        {
+            "exchange": exchange,
+            "from": config.from_,
+            "to": config.to,
+            "dataTypes": config.types,
+            **({"symbols": config.symbols} if config.symbols else {}),
+        }
+        for exchange in config.exchange
+    ]
+    return parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+
+
+def _show_there(
+    replays: Sequence[ReplayNormalizedOptions], units: Sequence[Unit], where: str = ""
+) -> None:
+    wanted = {(unit.exchange, unit.day) for unit in plan(replays)}
+    there = wanted - {(unit.exchange, unit.day) for unit in units}
+    if there:
+        print(f"{len(there)} of {len(wanted)} days are there already{where}")
+
+
+def _show(report: "Report", rejects: str) -> bool:
+    print(
+        f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} {rejects}, "
+        f"{report.seconds:.0f} s, {report.events / report.seconds:,.0f} events/s"
+    )
+    for failed in report.failed:
+        unit = failed.unit
+        bus = "" if unit.layers[0] in LAYERS else f" to {unit.layers[0].partition(':')[0]}"
+        print(f"failed: {unit.exchange} {unit.day_text}{bus}: {failed.error}", file=sys.stderr)
+    return bool(report.failed)
+
+
+def _show_progress(progress: "Progress") -> None:
+    rate = progress.events / max(progress.seconds, 1e-3)
+    print(
+        f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "
+        f"{progress.unit.day_text}), {progress.events:,} events, {rate:,.0f} events/s, "
+        f"{duration(progress.seconds_left)} left",
+        flush=True,
+    )

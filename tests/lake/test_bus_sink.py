@@ -1,0 +1,266 @@
+"""From Spark to real buses: a backfill, a frame, a stream; nothing lost, order kept, accounted."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from tardis_machine.bronze import Context, Encoder
+from tardis_machine.cli.lake import main
+from tardis_machine.config import ConfigError
+from tardis_machine.history import History
+from tardis_machine.lake import events as bronze
+from tardis_machine.lake import manifest, streaming
+from tardis_machine.lake.running import run_lanes
+from tardis_machine.lake.shipping import Shipped
+from tardis_machine.lake.sinks import bus as bus_sink
+from tardis_machine.lake.sinks import sending
+from tardis_machine.lake.sinks.backfill import Target, keyed_by_symbol
+from tardis_machine.lake.tables import EVENTS, MANIFEST, Commit, Tables
+from tardis_machine.lake.units import Unit
+from tardis_machine.options import parse_replay_normalized
+from tardis_machine.publish.buses.kafka import KafkaConfig
+from tardis_machine.publish.buses.nats import NatsConfig
+from tardis_machine.publish.buses.redis import RedisConfig
+from tardis_machine.replay import replay_normalized_many
+from tardis_machine.sample import SAMPLE
+from tests.buses.benches import BENCHES
+from tests.lake.conftest import records
+from tests.lake.events import trade
+from tests.servers.redis import RedisServer
+
+RANGE = ("--from", "2024-03-01", "--to", "2024-03-01T00:01")
+TYPES = ("trade", "trade_bar_10s")
+
+
+def backfill(manifest: Path, *flags: str, exchange: str = "bitmex") -> int:
+    own = ("--sample-data", "--exchange", exchange, "--types", ",".join(TYPES), *RANGE)
+    return main(["backfill", *own, "--manifest", str(manifest), *flags])
+
+
+def expected(exchange: str) -> list[str]:
+    """Give the ids that a server's publisher would send, in order."""
+    asked = [
+        {
+            "exchange": exchange,
+            "from": "2024-03-01",
+            "to": "2024-03-01T00:01",
+            "dataTypes": TYPES,
+            "withDisconnectMessages": True,
+        }
+    ]
+    options = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    encoder, position, found = Encoder(Context()), 0, []
+    with (
+        History(endpoint="http://unused", api_key="", cache_dir=None, source=SAMPLE) as history,
+        replay_normalized_many(options, history=history) as replay,
+    ):
+        for batch in replay.batches():
+            found += [e.event_id for e in encoder.encode_lines(batch.data, position).events()]
+            position += batch.count
+    return found
+
+
+@pytest.mark.kafka
+def test_a_backfill_reaches_all_five_buses_and_is_written_down(
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benches = {
+        name: BENCHES[name](request) for name in ("kafka", "nats", "kinesis", "sqs", "redis")
+    }
+    flags = [flag for bench in benches.values() for flag in bench.flags()]
+    flags += ["--to-bus", ",".join(benches), "--dead-letter-dir", str(tmp_path / "letters")]
+    assert backfill(tmp_path, *flags, exchange="bitmex,deribit") == 0
+    ids = {exchange: expected(exchange) for exchange in ("bitmex", "deribit")}
+    every = {event_id for own in ids.values() for event_id in own}
+    place = {event_id: number for own in ids.values() for number, event_id in enumerate(own)}
+    for name, bench in benches.items():
+        arrived = bench.arrived()
+        assert {each.headers["event-id"] for each in arrived} == every, name
+        assert len(arrived) == len(every), name
+        order: dict[tuple[str, str], list[int]] = {}
+        for each in arrived:
+            event = each.envelope
+            order.setdefault((each.key, event.exchange), []).append(place[event.event_id])
+        if name != "sqs":  # a standard queue keeps no order of its own
+            assert all(places == sorted(places) for places in order.values()), name
+    lines = Tables(spark, str(tmp_path)).read(MANIFEST).collect()
+    assert {(line.layer.partition(":")[0], line.exchange) for line in lines} == set(
+        itertools.product(benches, ids)
+    )
+    for line in lines:
+        assert (line.rejected, line.filtered) == (0, 0)
+    by_bus = {name: sum(e.events for e in lines if e.layer.startswith(name)) for name in benches}
+    assert by_bus == dict.fromkeys(benches, len(every))
+
+    # What was sent is not sent again; another destination is another matter.
+    capsys.readouterr()
+    assert backfill(tmp_path, *flags, exchange="bitmex,deribit") == 0
+    said = capsys.readouterr().out
+    assert all(f"2 of 2 days are there already for {name}" in said for name in benches)
+    other = BENCHES["redis"](request)
+    assert backfill(tmp_path, "--to-bus", "redis", *other.flags()) == 0
+    assert len(other.arrived()) == len(ids["bitmex"])
+    assert backfill(tmp_path, "--to-bus", "redis", *other.flags(), "--force") == 0
+    assert len(other.arrived()) == 2 * len(ids["bitmex"])
+
+
+def test_what_a_bus_refuses_is_a_dead_letter_and_counted(
+    spark: SparkSession, redis: RedisServer, tmp_path: Path
+) -> None:
+    stream, wrong = f"sink-{uuid4()}", f"text-{uuid4()}"
+    redis.client().set(wrong, "no stream")
+    flags = ["--to-bus", "redis", "--redis-url", redis.url, "--redis-stream", stream]
+    flags += ["--redis-stream-routing", f"tradeBar:{wrong}"]
+    letters = tmp_path / "letters"
+    assert backfill(tmp_path, *flags, "--dead-letter-dir", str(letters)) == 0
+    lines = Tables(spark, str(tmp_path)).read(MANIFEST).collect()
+    counts = {line.data_type: (line.events, line.rejected, line.filtered) for line in lines}
+    assert counts["trade"][0] > 0 == counts["trade"][1]
+    assert counts["trade_bar_10s"][0] == 0 < counts["trade_bar_10s"][1]
+    written = (letters / "redis.ndjson").read_text().splitlines()
+    assert len(written) == counts["trade_bar_10s"][1]
+    assert all("WRONGTYPE" in line for line in written)
+    # Too many fail the day, which says why, and is not written down.
+    manifest = tmp_path / "other"
+    assert backfill(manifest, *flags, "--bus-max-dead-letters", "1", "--attempts", "1") == 1
+    assert not Tables(spark, str(manifest)).exists(MANIFEST)
+    # Without the route, the allow-list leaves bars out, and that is counted, too.
+    assert backfill(manifest, *flags[:-2], "--redis-include-payloads", "trade") == 0
+    lines = Tables(spark, str(manifest)).read(MANIFEST).collect()
+    [bars] = [line for line in lines if line.data_type == "trade_bar_10s"]
+    assert (bars.events, bars.rejected, bars.filtered) == (0, 0, counts["trade_bar_10s"][1])
+
+
+def test_a_frame_and_a_stream_are_written_to_a_bus(
+    spark: SparkSession, redis: RedisServer, tables: Tables, tmp_path: Path
+) -> None:
+    stream = f"sink-{uuid4()}"
+    bus_sink.register(spark)
+    values = [trade(number) for number in range(30)]
+    frame = records(spark, values).coalesce(1)
+    options = {"bus": "redis", "url": redis.url, "stream": stream, "maxBatchSize": "7"}
+    frame.write.format("tardis-bus").options(**options).mode("append").save()
+    client = redis.client()
+    assert [fields[b"value"] for _, fields in client.xrange(stream)] == values
+
+    # Rows of Bronze, brought together by key, and the table as a stream.
+    tables.append_once(bronze.events(bronze.inspected(frame)), EVENTS, Commit("test", 0))
+    keyed = bus_sink.by_key(tables.read(EVENTS))
+    keyed.write.format("tardis-bus").options(**options).mode("append").save()
+    assert [fields[b"value"] for _, fields in client.xrange(stream)][30:] == values
+    events = spark.readStream.format("delta").load(tables.path(EVENTS))
+    query = (
+        events.select("value")
+        .writeStream.format("tardis-bus")
+        .options(**options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    streaming.wait(query)
+    ids = [fields[b"event-id"] for _, fields in client.xrange(stream)]
+    assert len(ids) == 90
+    assert len(set(ids)) == 30
+
+    # What is no envelope fails the write, unless there is a place for dead letters.
+    bad = records(spark, [values[0], b"garbage"]).coalesce(1)
+    with pytest.raises(Exception, match="there is no dead_letter_dir"):
+        bad.write.format("tardis-bus").options(**options).mode("append").save()
+    kept = {**options, "dead_letter_dir": str(tmp_path / "letters")}
+    bad.write.format("tardis-bus").options(**kept).mode("append").save()
+    [letter] = (tmp_path / "letters" / "redis.ndjson").read_text().splitlines()
+    assert "garbage" in letter
+    client.close()
+
+
+class Schema:
+    names = ("value",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, r"bus.*expected one of kafka, nats"),
+        ({"bus": "redis"}, r"stream.*is needed by redis"),
+        ({"bus": "redis", "stream": "s", "password": "x"}, r"secret.*TM_REDIS_PASSWORD"),
+        ({"bus": "redis", "stream": "s", "streem": "t"}, r"streem.*unknown option"),
+        ({"bus": "redis", "stream": "s", "max_rate": "0"}, r"max_rate '0'.*above 0"),
+    ],
+)
+def test_options_that_cannot_work_are_named(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        bus_sink.writing(options, Schema, {})
+
+
+def test_settings_travel_with_their_files(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("signed")
+    shipped = Shipped(RedisConfig(stream="s", tls=True, tls_ca=authority))
+    authority.unlink()
+    config = shipped.unpacked()
+    assert config.tls_ca is not None
+    assert config.tls_ca.read_text() == "signed"
+    assert config.stream == "s"
+
+
+def test_symbols_are_spread_only_where_no_key_is_of_several() -> None:
+    def spread(config: KafkaConfig | RedisConfig | NatsConfig) -> bool:
+        return keyed_by_symbol(Target("any", config, []))
+
+    kafka = {"brokers": ("b:1",), "topic": "t"}
+    assert spread(KafkaConfig(**kafka))
+    assert not spread(KafkaConfig(**kafka, key_template="{{exchange}}"))
+    assert not spread(RedisConfig(stream="s"))
+    assert spread(RedisConfig(stream="s", key_template="{{symbol}}"))
+    routed = RedisConfig(stream="s", key_template="{{symbol}}", stream_routing={"trade": "t"})
+    assert not spread(routed)
+
+
+def test_a_rate_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(sending.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sending.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    pace = sending._Pace(50)
+    assert pace.most(1000) == 5
+    for _ in range(11):
+        pace.wait(5)
+    assert now[0] == pytest.approx(1.0)
+    assert sending._Pace(None).most(1000) == 1000
+
+
+def test_days_behind_one_that_failed_wait_where_order_is_promised() -> None:
+    day = 86_400_000_000
+    lanes = [
+        [
+            Unit(name, number * day, (number + 1) * day, ("trade",), None, ("kafka:x",))
+            for number in range(3)
+        ]
+        for name in ("bitmex", "deribit")
+    ]
+    sent: list[tuple[str, int]] = []
+
+    def writer(unit: Unit) -> Callable[[], manifest.Counts]:
+        def write() -> manifest.Counts:
+            if unit.exchange == "bitmex" and unit.day == 1:
+                raise OSError("no broker")
+            sent.append((unit.exchange, unit.day))
+            return {("kafka:x", "trade"): manifest.Count(7)}
+
+        return write
+
+    settings = {"threads": 2, "attempts": 2, "wait_s": 0}
+    report = run_lanes(None, lanes, writer, **settings, in_order=True)
+    assert sorted(sent) == [("bitmex", 0), ("deribit", 0), ("deribit", 1), ("deribit", 2)]
+    assert [(each.unit.day, each.error) for each in report.failed] == [
+        (1, "no broker"),
+        (2, "held back behind 1970-01-02, which failed"),
+    ]
+    assert report.events == 4 * 7
