@@ -34,6 +34,7 @@ from tardis_machine.lake.records import RECORD, schema_of
 from tardis_machine.lake.session import session
 from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.kafka import stream as kafka_stream
+from tardis_machine.lake.sources.streams import Asked
 from tardis_machine.lake.tables import Commit, Tables
 from tardis_machine.lake.units import BRONZE, LAYERS, SILVER, plan
 from tardis_machine.options import ReplayNormalizedOptions
@@ -232,9 +233,7 @@ def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -
             rows = kafka_stream(
                 spark,
                 KafkaConfig(brokers=(broker.address,), topic="bench"),
-                starting="earliest",
-                max_events=200_000,
-                skip_lost=False,
+                Asked(max_events=200_000),
             )
             began, used = time.perf_counter(), cpu_seconds()
             streaming.wait(streaming.start(tables, rows, str(tables_dir / "checkpoint"), once=True))

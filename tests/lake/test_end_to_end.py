@@ -19,6 +19,7 @@ from tardis_machine.cli.lake import main
 from tardis_machine.config import ConfigError
 from tardis_machine.lake import streaming
 from tardis_machine.lake.sources import kafka as kafka_source
+from tardis_machine.lake.sources.streams import Asked
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 from tardis_machine.messages import (
     BookChange,
@@ -109,9 +110,7 @@ def test_what_the_server_sends_is_in_the_tables_after_a_kill(
     assert 0 < in_silver < in_bronze
 
     config = KafkaConfig(brokers=(kafka.address,), topic=topic)
-    rows = kafka_source.stream(
-        tables.spark, config, starting="earliest", max_events=10**6, skip_lost=False
-    )
+    rows = kafka_source.stream(tables.spark, config, Asked(max_events=10**6))
     checkpoint = streaming.default_checkpoint(tables.root, "kafka")
     streaming.wait(streaming.start(tables, rows, checkpoint, once=True))
 

@@ -12,8 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tardis_machine.lake import streaming
 from tardis_machine.lake.errors import DataLossError, LakeError
+from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sources import kafka as kafka_source
 from tardis_machine.lake.sources import nats as nats_source
+from tardis_machine.lake.sources.streams import Asked
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
@@ -42,9 +44,7 @@ def kafka_config(kafka: KafkaBroker) -> KafkaConfig:
 
 
 def run_kafka(tables: Tables, config: KafkaConfig, checkpoint: str) -> None:
-    records = kafka_source.stream(
-        tables.spark, config, starting="earliest", max_events=LIMIT, skip_lost=False
-    )
+    records = kafka_source.stream(tables.spark, config, Asked(max_events=LIMIT))
     streaming.wait(streaming.start(tables, records, checkpoint, once=True))
 
 
@@ -126,11 +126,7 @@ def run_nats(
     tables: Tables, jetstream: JetStream, checkpoint: str, *, skip_lost: bool = False
 ) -> None:
     records = nats_source.stream(
-        tables.spark,
-        jetstream.config,
-        starting="earliest",
-        max_events=LIMIT,
-        skip_lost=skip_lost,
+        tables.spark, jetstream.config, Asked(max_events=LIMIT, skip_lost=skip_lost)
     )
     streaming.wait(streaming.start(tables, records, checkpoint, once=True))
 
@@ -176,7 +172,7 @@ def test_a_stream_that_was_made_anew_is_not_resumed_at_the_old_sequence(
 
 def reader_of(jetstream: JetStream, *, skip_lost: bool = False) -> nats_source.NatsStreamReader:
     reading = nats_source.Reading(jetstream.name, "earliest", 10, 3, skip_lost=skip_lost)
-    return nats_source.NatsStreamReader(jetstream.config, reading)
+    return nats_source.NatsStreamReader(Shipped(jetstream.config), reading)
 
 
 def read(reader: nats_source.NatsStreamReader, first: int, last: int) -> list[int]:

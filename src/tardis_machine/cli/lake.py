@@ -3,12 +3,10 @@
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
 
 from tardis_machine import log as logs
 from tardis_machine.cli.config import sections as server_sections
@@ -25,14 +23,14 @@ from tardis_machine.lake.config import (
     StreamConfig,
     VerifyConfig,
 )
+from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.sources import STREAMS
-from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
+from tardis_machine.publish.config import PublishConfig
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tardis_machine.lake.running import Progress
     from tardis_machine.lake.tables import Tables
     from tardis_machine.lake.units import Unit
     from tardis_machine.lake.verify import Difference
@@ -87,47 +85,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
 
 def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
-    from tardis_machine.lake import backfill, manifest  # noqa: PLC0415 - needs the extra
-    from tardis_machine.lake.units import BRONZE, LAYERS, plan  # noqa: PLC0415
-    from tardis_machine.options import parse_replay_normalized  # noqa: PLC0415
+    from tardis_machine.cli import backfill  # noqa: PLC0415 - needs the extra
 
-    config, history = loaded[BackfillConfig], loaded[HistoryConfig]
-    asked = [
-        {
-            "exchange": exchange,
-            "from": config.from_,
-            "to": config.to,
-            "dataTypes": config.types,
-            **({"symbols": config.symbols} if config.symbols else {}),
-        }
-        for exchange in config.exchange
-    ]
-    replays = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
-    layers = (BRONZE,) if config.bronze_only else LAYERS
-    tables = _tables_of_history(loaded, config.to_tables)
-    wanted = plan(replays, layers=layers)
-    units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
-    there = {(unit.exchange, unit.day) for unit in wanted} - {
-        (unit.exchange, unit.day) for unit in units
-    }
-    if there:
-        print(f"{len(there)} of {len(wanted)} days are there already")
-    report = backfill.run(
-        tables,
-        units,
-        _where(history),
-        attempts=config.attempts,
-        buckets=config.symbol_buckets,
-        report=_show_progress,
-    )
-    print(
-        f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} in "
-        f"quarantine, {report.seconds:.0f} s, {report.events / report.seconds:,.0f} events/s"
-    )
-    for failed in report.failed:
-        unit = failed.unit
-        print(f"failed: {unit.exchange} {unit.day_text}: {failed.error}", file=sys.stderr)
-    return 1 if report.failed else 0
+    return backfill.run(loaded, partial(_tables_of_history, loaded), _where(loaded[HistoryConfig]))
 
 
 def _verify(loaded: Loaded, _: Sequence[str]) -> int:
@@ -174,6 +134,7 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
 def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.sources import records  # noqa: PLC0415
+    from tardis_machine.lake.sources.streams import Asked  # noqa: PLC0415
 
     config = loaded[StreamConfig]
     bus = BUSES[config.from_bus]
@@ -182,15 +143,14 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
         flags = " and ".join(settings.flag(name) for name in bus.config_type.needs)
         raise ConfigError("--from-bus", config.from_bus, f"needs {flags}")
     tables = _tables(loaded, config.to_tables)
-    rows = records(
-        tables.spark,
-        config.from_bus,
-        settings,
-        starting=config.starting,
-        max_events=config.max_events_per_batch,
-        skip_lost=config.on_data_loss == "skip",
-    )
     checkpoint = config.checkpoint or streaming.default_checkpoint(tables.root, config.from_bus)
+    asked = Asked(
+        config.starting,
+        config.max_events_per_batch,
+        config.on_data_loss == "skip",
+        checkpoint,
+    )
+    rows = records(tables.spark, config.from_bus, settings, asked)
     query = streaming.start(
         tables,
         rows,
@@ -305,16 +265,6 @@ def _wait(query: "StreamingQuery") -> None:
             signal.signal(number, handler)
 
 
-def _show_progress(progress: "Progress") -> None:
-    rate = progress.events / max(progress.seconds, 1e-3)
-    print(
-        f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "
-        f"{progress.unit.day_text}), {progress.events:,} events, {rate:,.0f} events/s, "
-        f"{duration(progress.seconds_left)} left",
-        flush=True,
-    )
-
-
 def _show_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
     wrong = {each.data_type: each for each in differences}
     for data_type in unit.data_types:
@@ -329,8 +279,15 @@ def _show_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
 
 COMMANDS: Final[dict[str, Command]] = {
     "backfill": Command(
-        "Brings days of history into Bronze and Silver; what is there already is left out.",
-        (BackfillConfig, HistoryConfig),
+        "Brings days of history into Bronze and Silver, or to buses; what is there already is left "
+        "out.",
+        (
+            BackfillConfig,
+            HistoryConfig,
+            BusesConfig,
+            PublishConfig,
+            *(bus.config_type for bus in BUSES.values()),
+        ),
         _backfill,
         "tardis-machine lake backfill --exchange bitmex --symbols XBTUSD --types trade,book_change"
         "\n    --from 2024-03-01 --to 2024-03-08 --to-tables /data/lake",

@@ -14,7 +14,7 @@ class SessionError(LakeError):
 class DataLossError(LakeError):
     """Data that a stream was about to read is no longer there."""
 
-    def __init__(self, source: str, first: int, last: int) -> None:
+    def __init__(self, source: str, first: int | str, last: int | str) -> None:
         self.source = source
         self.first = first
         self.last = last
@@ -24,6 +24,6 @@ class DataLossError(LakeError):
             "--on-data-loss skip"
         )
 
-    def __reduce__(self) -> tuple[type["DataLossError"], tuple[str, int, int]]:
+    def __reduce__(self) -> tuple[type["DataLossError"], tuple[str, int | str, int | str]]:
         """Keep it picklable: it travels from Spark's planning process to the driver."""
         return type(self), (self.source, self.first, self.last)

@@ -6,28 +6,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tardis_machine.lake.sources.streams import Asked
     from tardis_machine.publish.buses.base import BusConfig
 
 STREAMS: Final[dict[str, str]] = {
-    "kafka": "tardis_machine.lake.sources.kafka",
-    "nats": "tardis_machine.lake.sources.nats",
+    name: f"{__name__}.{name}" for name in ("kafka", "nats", "kinesis", "redis", "sqs")
 }
-"""Buses that can be streamed from, with the module of each. It has
-`stream(spark, config, *, starting, max_events, skip_lost)`."""
+"""Buses that can be streamed from, with the module of each. It has `stream(spark, config, asked)`,
+and all of them give the same shape, `records.RECORD`."""
 
 
-def records(
-    spark: "SparkSession",
-    bus: str,
-    config: "BusConfig",
-    *,
-    starting: str,
-    max_events: int,
-    skip_lost: bool,
-) -> "DataFrame":
+def records(spark: "SparkSession", bus: str, config: "BusConfig", asked: "Asked") -> "DataFrame":
     """Read a bus as a stream of records."""
     source = import_module(STREAMS[bus])
-    rows: DataFrame = source.stream(
-        spark, config, starting=starting, max_events=max_events, skip_lost=skip_lost
-    )
+    rows: DataFrame = source.stream(spark, config, asked)
     return rows

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tardis_machine.lake.sources.streams import Asked
     from tardis_machine.publish.buses.kafka import KafkaConfig
 
 _LOGIN_MODULES: Final = {
@@ -18,21 +19,14 @@ _LOGIN_MODULES: Final = {
 }
 
 
-def stream(
-    spark: "SparkSession",
-    config: "KafkaConfig",
-    *,
-    starting: str,
-    max_events: int,
-    skip_lost: bool,
-) -> "DataFrame":
+def stream(spark: "SparkSession", config: "KafkaConfig", asked: "Asked") -> "DataFrame":
     """Read every topic that the publisher of this configuration writes to."""
     reader = (
         spark.readStream.format("kafka")
         .option("subscribe", ",".join(config.routing().destinations))
-        .option("startingOffsets", starting)
-        .option("maxOffsetsPerTrigger", max_events)
-        .option("failOnDataLoss", str(not skip_lost).lower())
+        .option("startingOffsets", asked.starting)
+        .option("maxOffsetsPerTrigger", asked.max_events)
+        .option("failOnDataLoss", str(not asked.skip_lost).lower())
         .option("includeHeaders", "true")
     )
     for name, value in properties(config).items():

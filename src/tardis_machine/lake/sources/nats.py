@@ -8,17 +8,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from tardis_machine.lake.errors import DataLossError, LakeError
-from tardis_machine.lake.records import RECORD, schema_of
 from tardis_machine.lake.session import parallelism
+from tardis_machine.lake.shipping import Shipped
+from tardis_machine.lake.sources.streams import Asked, Row, batch, load, most
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,20 +32,6 @@ _FETCH: Final = 2_000
 _TIMEOUT_S: Final = 30.0
 _LEAST: Final = 5_000
 """A partition of fewer messages costs more to start than to read."""
-_ARROW: Final = pa.schema(
-    [
-        ("bus", pa.string()),
-        ("destination", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("value", pa.binary()),
-    ]
-)
-
-
 Offset = dict[str, int | str]
 """The sequence that comes next, and of which stream: its name and when it was made."""
 
@@ -68,38 +54,14 @@ class Reading(NamedTuple):
     skip_lost: bool
 
 
-def stream(
-    spark: "SparkSession",
-    config: "NatsConfig",
-    *,
-    starting: str,
-    max_events: int,
-    skip_lost: bool,
-) -> "DataFrame":
+def stream(spark: "SparkSession", config: "NatsConfig", asked: Asked) -> "DataFrame":
     """Read the JetStream stream that takes what the publisher of this configuration sends."""
     if config.mode != "jetstream":
         raise LakeError("core NATS keeps nothing that could be read: publish to JetStream")
     name = config.stream or _run(config, lambda client: _stream_name(client, config.subjects()))
-    reading = Reading(name, starting, max_events, parallelism(spark), skip_lost)
-    spark.dataSource.register(data_source(config, reading))
-    return spark.readStream.format(_FORMAT).load()
-
-
-def data_source(config: "NatsConfig", reading: Reading) -> type[DataSource]:
-    """Make a source that has its settings in itself: as options, plans would show the secrets."""
-
-    class NatsDataSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return _FORMAT
-
-        def schema(self) -> str:
-            return schema_of(RECORD)
-
-        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return NatsStreamReader(config, reading)
-
-    return NatsDataSource
+    reading = Reading(name, asked.starting, asked.max_events, parallelism(spark), asked.skip_lost)
+    shipped = Shipped(config)
+    return load(spark, _FORMAT, lambda: NatsStreamReader(shipped, reading))
 
 
 @dataclass
@@ -113,8 +75,8 @@ class Sequences(InputPartition):
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads between sequences; an offset is the sequence that comes next, and whose it is."""
 
-    def __init__(self, config: "NatsConfig", reading: Reading) -> None:
-        self._config = config
+    def __init__(self, settings: Shipped["NatsConfig"], reading: Reading) -> None:
+        self._settings = settings
         self._reading = reading
         self._target: int | None = None
 
@@ -136,11 +98,10 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_loss(follows, bounds.first)
         if self._target is not None:
             end = max(min(end, self._target), follows)
-        if isinstance(limit, ReadMaxRows):
+        count = most(limit, "NATS")
+        if count is not None:
             # Counted from what is left, so that a trimmed range is not read as empty batches.
-            end = min(end, max(follows, bounds.first) + limit.max_rows)
-        elif not isinstance(limit, ReadAllAvailable):
-            raise LakeError(f"a NATS stream cannot be limited by {type(limit).__name__}")
+            end = min(end, max(follows, bounds.first) + count)
         return self._offset(bounds, end)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[Sequences]:
@@ -165,7 +126,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             loop.close()
 
     async def _batches(self, wanted: Sequences) -> Any:
-        client = await _connected(self._config)
+        client = await _connected(self._settings.unpacked())
         try:
             js = client.jetstream()
             expected = wanted.first
@@ -202,7 +163,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
     def _bounds(self) -> Bounds:
-        return _run(self._config, self._ask_bounds)
+        return _run(self._settings.unpacked(), self._ask_bounds)
 
     async def _ask_bounds(self, client: Any) -> Bounds:
         info = await client.jetstream().stream_info(self._reading.stream)
@@ -311,19 +272,10 @@ def _tokens(message: Any) -> tuple[int, int, int]:
 
 
 def _batch(stream: str, messages: Sequence[Any]) -> pa.RecordBatch:
-    places = [_tokens(message) for message in messages]
-    headers = [
-        [{"key": name, "value": value.encode()} for name, value in (each.headers or {}).items()]
-        for each in messages
-    ]
-    columns = [
-        pa.repeat("nats", len(messages)),
-        pa.repeat(stream, len(messages)),
-        pa.repeat(pa.scalar(0, pa.int32()), len(messages)),
-        pa.array([sequence for sequence, _, _ in places], pa.int64()),
-        pa.array([nanoseconds // 1000 for _, nanoseconds, _ in places], _ARROW[4].type),
-        pa.array([message.subject.encode() for message in messages], pa.binary()),
-        pa.array(headers, _ARROW[6].type),
-        pa.array([message.data for message in messages], pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    rows = []
+    for message in messages:
+        sequence, nanoseconds, _ = _tokens(message)
+        headers = [(name, text.encode()) for name, text in (message.headers or {}).items()]
+        key = message.subject.encode()
+        rows.append(Row(stream, 0, sequence, nanoseconds // 1000, key, headers, message.data))
+    return batch("nats", rows)
