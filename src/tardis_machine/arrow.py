@@ -38,11 +38,12 @@ _STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {
     str(each.__struct_config__.tag): each for each in get_args(Message)
 }
 _BATCH_BYTES: Final = 4 << 20
-# A key ends with a letter; inside of strings every quote follows a backslash.
-_NUMBER: Final = re.compile(rb'(?<=[a-zA-Z]":)-?[0-9][-+.0-9e]*')
-_NUMERIC_ID: Final = re.compile(rb'(?<="id":)-?[0-9][-+.0-9e]*')
+# A key ends with a letter; inside of strings every quote follows a backslash. Each pattern begins
+# with fixed characters and looks back after them, which makes the search many times faster.
+_NUMBER: Final = re.compile(rb'":(?<=[a-zA-Z]":)(-?[0-9][-+.0-9e]*)')
+_NUMERIC_ID: Final = re.compile(rb'"id":(-?[0-9][-+.0-9e]*)')
 # What has more than twenty digits before the point: some of these Arrow reads as other numbers.
-_TOO_LARGE: Final = re.compile(rb'(?<=[a-zA-Z]":)-?(?:[0-9]{21}[0-9]*|[0-9.]+e\+[0-9]+)')
+_TOO_LARGE: Final = re.compile(rb'":(?<=[a-zA-Z]":)(-?(?:[0-9]{21}[0-9]*|[0-9.]+e\+[0-9]+))')
 
 
 class HasData(Protocol):
@@ -182,12 +183,12 @@ def _read(
     keys = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
     types, quoted = list(wanted.types), data
     if numbers == "text":
-        quoted = _NUMBER.sub(rb'"\g<0>"', data)
+        quoted = _NUMBER.sub(rb'":"\1"', data)
         types = [pyarrow.string() if each == pyarrow.int64() else each for each in types]
     elif _NUMERIC_ID.search(data):
-        quoted = _NUMERIC_ID.sub(rb'"\g<0>"', data)
+        quoted = _NUMERIC_ID.sub(rb'"id":"\1"', data)
     if numbers == "decimal" and (large := _TOO_LARGE.search(data)):
-        raise NumberError(data_type, large[0].decode())
+        raise NumberError(data_type, large[1].decode())
     read_as = zip((keys[name] for name in wanted.names), types, strict=True)
     try:
         read = json.read_json(
