@@ -51,7 +51,7 @@ def replayed(exchange: str) -> tuple[bytes, ...]:
 
 
 def table(data: Iterable[bytes], data_type: str, **choice: Any) -> pa.Table:
-    return arrow.reader(data, data_type, **choice).read_all()
+    return arrow.reader(data, arrow.Layout(data_type, **choice)).read_all()
 
 
 def rows(
@@ -130,7 +130,7 @@ def test_columns_may_be_chosen() -> None:
     assert got.schema == pa.schema([("price", pa.float64()), ("local_timestamp", TIME)])
     assert got.num_rows > 100
     with pytest.raises(arrow.ColumnError, match=r"trade has no column 'prize'; it has symbol, "):
-        arrow.schema("trade", ["prize"])
+        arrow.schema("trade", columns=["prize"])
 
 
 def test_a_type_that_does_not_exist() -> None:
@@ -185,6 +185,42 @@ def test_counts_stay_counts_and_text_stays_text() -> None:
         assert isinstance(got["trades"], int)
 
 
+@pytest.mark.parametrize(
+    ("exchange", "data_type", "depth"),
+    [("deribit", "quote", 1), ("binance-futures", "book_snapshot_2_grouped10_0ms", 2)],
+)
+def test_levels_may_have_columns_of_their_own(exchange: str, data_type: str, depth: int) -> None:
+    data = replayed(exchange)
+    nested, wide = (table(data, data_type, levels=each) for each in ("nested", "wide"))
+    names = [
+        f"{side}[{level}].{part}"
+        for side in ("bids", "asks")
+        for level in range(depth)
+        for part in ("price", "amount")
+    ]
+    assert [name for name in wide.column_names if name not in nested.column_names] == names
+    for name in names:
+        expected = [row[name[:4]][int(name[5])][name[8:]] for row in nested.to_pylist()]
+        assert wide[name].to_pylist() == expected
+    chosen = table(data, data_type, levels="wide", columns=["asks[0].price", "symbol"])
+    assert chosen == wide.select(["asks[0].price", "symbol"])
+    with pytest.raises(arrow.LevelsError, match="book_change"):
+        arrow.schema("book_change", levels="wide")
+    with pytest.raises(ValueError, match="levels='flat': expected nested, wide"):
+        arrow.schema("quote", levels="flat")  # type: ignore[arg-type]
+
+
+def test_levels_that_a_book_does_not_have_are_null() -> None:
+    snapshot = (
+        b'{"type":"book_snapshot","symbol":"A","exchange":"e","name":"book_snapshot_2_0ms",'
+        b'"depth":2,"interval":0,"bids":[{"price":1,"amount":2},{}],"asks":[{},{}],'
+        b'"timestamp":"2024-03-01T00:00:00.000Z","localTimestamp":"2024-03-01T00:00:00.000000Z"}\n'
+    )
+    got = table([snapshot * 2], "book_snapshot_2_0ms", levels="wide")
+    assert got["bids[0].amount"].to_pylist() == [2, 2]
+    assert got["bids[1].price"].to_pylist() == got["asks[0].amount"].to_pylist() == [None, None]
+
+
 def test_a_bar_without_volume_has_no_average() -> None:
     bar = LINES["tradeBar"]
     data = b"%b\n%b\n" % (bar, bar.replace(b'"vwap":1.25', b'"vwap":null'))
@@ -198,7 +234,7 @@ def test_what_is_no_message_is_an_error() -> None:
 
 def test_long_replays_come_in_batches_of_bounded_size() -> None:
     batch = line('"a"', "1") * 1000
-    sizes = [each.num_rows for each in arrow.reader([batch] * 100, "trade")]
+    sizes = [each.num_rows for each in arrow.reader([batch] * 100, arrow.Layout("trade"))]
     assert sum(sizes) == 100_000
     assert len(sizes) > 3
     assert max(sizes) < 30_000

@@ -1,12 +1,15 @@
 """Replays: history, normalized or raw, as messages, as tables, or as the bytes the server sends."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
+from tardis_machine.config import resolve
 from tardis_machine.history import History
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.merge import Batch
 from tardis_machine.messages import (
     BookChange,
@@ -274,7 +277,18 @@ def replay(
 
 
 def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
-    return History(**where, source=SAMPLE if sample else None)
+    """Open history as the arguments say, and the environment where they say nothing."""
+    # A file that it names has settings of the server as well, which are none of a program's.
+    environ = {name: value for name, value in os.environ.items() if name != "TM_CONFIG"}
+    config = resolve([HistoryConfig], {}, environ)[HistoryConfig]
+    known: _Where = {
+        "endpoint": config.endpoint,
+        "api_key": config.api_key or "",
+        "cache_dir": config.cache_dir,
+        "cache_max_bytes": config.cache_max_bytes,
+    }
+    source = SAMPLE if sample or config.sample_data else None
+    return History(**(known | where), source=source)
 
 
 class _CalledModule(ModuleType):

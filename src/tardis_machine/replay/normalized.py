@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from tardis_machine import arrow, exchanges
-from tardis_machine.arrow import Numbers
+from tardis_machine.arrow import TableOptions
 from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
@@ -124,58 +124,38 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         return decode_lines(batch.data)  # type: ignore[return-value]  # by the types asked for
 
     def to_arrow_batches(
-        self,
-        data_type: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        numbers: Numbers = "float",
+        self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pa.RecordBatchReader":
         """Read the messages of a data type as record batches of a few megabytes each.
 
         The replay runs as they are read. `data_type` may be left out where there is one only.
-        Columns are the messages' fields, or those that `columns` names; times are timestamps;
-        `numbers` are floats, exact decimals, or the text that they have in JSON.
+        `columns` names those that are wanted, of all the messages' fields. `numbers` are "float",
+        exact as "decimal" or "text". `levels` are "nested", or a column for each price and amount:
+        "wide".
         """
-        wanted = self._table_type(data_type)
-        arrow.schema(wanted, columns, numbers=numbers)  # before anything is read
-        return arrow.reader(self.batches(), wanted, columns=columns, numbers=numbers)
+        layout = arrow.Layout(self._table_type(data_type), **choice)
+        return arrow.reader(self.batches(), layout)
 
-    def to_arrow(
-        self,
-        data_type: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        numbers: Numbers = "float",
-    ) -> "pa.Table":
+    def to_arrow(self, data_type: str | None = None, **choice: Unpack[TableOptions]) -> "pa.Table":
         """Read all messages of a data type into an Arrow table; see `to_arrow_batches`."""
-        return self.to_arrow_batches(data_type, columns=columns, numbers=numbers).read_all()
+        return self.to_arrow_batches(data_type, **choice).read_all()
 
     def to_pandas(
-        self,
-        data_type: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        numbers: Numbers = "float",
+        self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pd.DataFrame":
         """Read all messages of a data type into a pandas data frame; see `to_arrow_batches`."""
         for module in ("pandas", "pyarrow"):
             require(module, extra="pandas")
-        frame: pd.DataFrame = self.to_arrow(data_type, columns=columns, numbers=numbers).to_pandas()
+        frame: pd.DataFrame = self.to_arrow(data_type, **choice).to_pandas()
         return frame
 
     def to_polars(
-        self,
-        data_type: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        numbers: Numbers = "float",
+        self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pl.DataFrame":
         """Read all messages of a data type into a Polars data frame; see `to_arrow_batches`."""
         polars = require("polars", extra="polars")
         require("pyarrow", extra="polars")
-        frame: pl.DataFrame = polars.from_arrow(
-            self.to_arrow(data_type, columns=columns, numbers=numbers)
-        )
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow(data_type, **choice))
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
