@@ -13,6 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +29,13 @@ from tests.servers.process import ServerProcess
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = ("sh", "bash", "python")
+# Blocks that follow each other share a process, not their names: most of their time is imports.
+_EACH = """
+import sys
+for text in sys.argv[1:]:
+    print(text, flush=True)
+    exec(compile(text, "block", "exec"), {"__name__": "__main__"})
+"""
 _FENCE = re.compile(r"^```(\S+)[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
@@ -73,6 +82,10 @@ def test_every_block_says_what_becomes_of_it(page: Path) -> None:
         assert block.fate in {"run", "serve"} or block.fate.startswith("needs="), block
 
 
+def _kind(block: Block) -> tuple[str, str]:
+    return block.language, block.fate
+
+
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(b.fate == "run" for b in blocks(p))], ids=names
 )
@@ -80,11 +93,14 @@ def test_blocks_run(
     page: Path, tmp_path: Path, environment: dict[str, str], ports: dict[str, str]
 ) -> None:
     with ExitStack() as serving:
-        for number, block in enumerate(blocks(page)):
-            text = re.sub(r"\b800[0-3]\b", lambda found: ports[found[0]], block.text)
-            if block.fate == "serve":
+        executed = [block for block in blocks(page) if block.fate in {"run", "serve"}]
+        for number, ((language, fate), group) in enumerate(groupby(executed, _kind)):
+            texts = [
+                re.sub(r"\b800[0-3]\b", lambda found: ports[found[0]], each.text) for each in group
+            ]
+            if fate == "serve":
                 # Started by `exec`, so that the process that is ended is the server's.
-                command = f"exec {text.rstrip()} --port {ports['8000']}"
+                command = f"exec {''.join(texts).rstrip()} --port {ports['8000']}"
                 server = ServerProcess(
                     ["env", f"PATH={environment['PATH']}", "bash", "-c", command],
                     port=int(ports["8000"]),
@@ -92,11 +108,11 @@ def test_blocks_run(
                 )
                 server.start()
                 serving.callback(server.stop)
-            elif block.fate == "run":
+            elif fate == "run":
                 program = (
-                    ["bash", "-euo", "pipefail", "-c", text]
-                    if block.language in {"sh", "bash"}
-                    else [sys.executable, "-c", text]
+                    ["bash", "-euo", "pipefail", "-c", "".join(texts)]
+                    if language in {"sh", "bash"}
+                    else [sys.executable, "-c", _EACH, *texts]
                 )
                 done = subprocess.run(
                     program,
@@ -107,7 +123,7 @@ def test_blocks_run(
                     timeout=240,
                     check=False,
                 )
-                assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+                assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
@@ -139,8 +155,17 @@ def help_of(command: list[str], environment: dict[str, str]) -> set[str]:
         if word.startswith("-") or (not taken and word not in COMMANDS):
             break
         taken.append(word)
+    return flags_of((command[0], *taken), environment["PATH"])
+
+
+@cache
+def flags_of(command: tuple[str, ...], path: str) -> set[str]:
     done = subprocess.run(
-        [command[0], *taken, "--help"], env=environment, capture_output=True, text=True, check=True
+        [*command, "--help"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout)) | {"--version"}
 
