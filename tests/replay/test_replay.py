@@ -26,6 +26,7 @@ from tests.normalize.test_normalize import book, stamp, trade
 START = datetime(2024, 3, 1, tzinfo=UTC)
 START_US = int(START.timestamp()) * 1_000_000
 END = START + timedelta(minutes=5)
+HOUR_US = 3_600_000_000
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +273,13 @@ def test_a_book_change_before_its_snapshot_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_an_error_before_the_first_batch(sample: History) -> None:
-    option = _options("bitmex", 60, data_types=("trade",))
+    after = msgspec.structs.replace(
+        _options("bitmex", data_types=("trade",)),
+        from_=START_US + HOUR_US,
+        to=START_US + 2 * HOUR_US,
+    )
     with pytest.raises(HistoryError):
-        _messages(replay_normalized_many([option], history=sample))
+        _messages(replay_normalized_many([after], history=sample))
 
 
 def test_arguments_are_checked_before_anything_starts(sample: History) -> None:
@@ -371,7 +376,7 @@ def test_raw_replays_merge_by_local_time(tmp_path: Path) -> None:
 
 
 def test_a_merged_raw_replay_tells_what_is_missing(tmp_path: Path, sample: History) -> None:
-    option = ReplayOptions(exchange="bitmex", from_=START_US, to=START_US + 10 * 60_000_000)
+    option = ReplayOptions(exchange="bitmex", from_=START_US + HOUR_US, to=START_US + 2 * HOUR_US)
     with pytest.raises(HistoryError):
         list(MergedRawReplay([option], history=sample).steps())
 

@@ -82,9 +82,17 @@ def test_channels_and_symbols_are_selected() -> None:
     assert b"\n\n" in books
 
 
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize(("start", "end"), [(START, START + DAY), (START - DAY, END + DAY)])
+def test_what_lies_beyond_it_is_empty(start: int, end: int) -> None:
+    assert read("bitmex", start=start, end=end) == read("bitmex")
+
+
 @pytest.mark.parametrize(
     ("exchange", "start", "end"),
-    [("ftx", START, END), ("bitmex", START, END + 60_000_000), ("bitmex", START - 60_000_000, END)],
+    [("ftx", START, END), ("bitmex", END, END + DAY), ("bitmex", START - DAY, START)],
 )
 def test_what_it_does_not_have_is_told(exchange: str, start: int, end: int) -> None:
     with pytest.raises(HistoryError, match="bitmex, deribit, binance-futures") as caught:

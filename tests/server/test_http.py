@@ -98,11 +98,27 @@ async def test_bad_options_answer_400(served: Served, path: str, options: Any, p
 
 
 async def test_what_the_sample_does_not_have_is_404(served: Served) -> None:
-    options = OPTIONS | {"from": "2025-01-01", "to": "2025-01-02"}
-    for path, asked in (("/replay-normalized", options), ("/replay", RAW | {"to": "2025-01-01"})):
+    other = {"from": "2025-01-01", "to": "2025-01-02"}
+    for path, asked in (("/replay-normalized", OPTIONS | other), ("/replay", RAW | other)):
         async with served.client.get(served.http(path, asked)) as response:
             assert response.status == 404
             assert "sample data" in (await response.json())["message"]
+
+
+async def test_a_whole_day_of_the_sample_is_what_there_is_of_it(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NautilusTrader asks for days only."""
+    day = {"from": "2024-03-01", "to": "2024-03-02"}
+    for path, asked in (("/replay-normalized", OPTIONS), ("/replay", RAW)):
+        found = []
+        for span in ({"to": "2024-03-01T00:05"}, day):
+            async with served.client.get(served.http(path, asked | span)) as response:
+                assert "00:00Z to 00:05Z" in response.headers["X-Sample-Data"]
+                found.append(await response.read())
+        assert found[0] == found[1] != b""
+    told = [each for each in caplog.records if each.message == "more is asked for than there is"]
+    assert len(told) == 1
 
 
 async def test_unknown_options_are_refused_when_strict(start: Start) -> None:

@@ -1,5 +1,6 @@
 """The door to history: one per process, shared by every replay in it."""
 
+import logging
 import re
 import tempfile
 import weakref
@@ -15,6 +16,8 @@ from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.reader import Reader, Select
 
+log = logging.getLogger(__name__)
+
 _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -25,8 +28,8 @@ class Source(Protocol):
     def directory(self) -> Path:
         """Where they are, in the cache's layout."""
 
-    def covers(self, exchange: str, start: int, end: int) -> bool:
-        """Tell whether it has these minutes (in microseconds) of this exchange."""
+    def part(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
+        """Tell what it has between two times (in microseconds) of this exchange."""
 
     def description(self) -> str:
         """Say what it has, for someone who asked for something else."""
@@ -38,8 +41,9 @@ class Source(Protocol):
 class History:
     """Slices of exchanges' messages: cached on disk, fetched where they are missing.
 
-    With a `source` that is all there is, and the network is never used. A replay
-    keeps at most `max_slices` from eviction: those it has fetched or found ahead of its client.
+    With a `source` that is all there is, and the network is never used: what is asked for beyond
+    it is empty, if any of it is there at all. A replay keeps at most `max_slices` from eviction:
+    those it has fetched or found ahead of its client.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class History:
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._source = source
-        self._closed = False
+        self._closed = self._told = False
         self._max_slices = max_slices
         if source is None:
             self.cache = Cache(Path(cache_dir or default_cache_dir()), cache_max_bytes)
@@ -99,10 +103,14 @@ class History:
         keys, select = cache_keys(normalized), None
         source = self._source
         if source is not None:
-            if not source.covers(exchange, first * MINUTE, last * MINUTE):
+            part = source.part(exchange, first * MINUTE, last * MINUTE)
+            if part is None:
                 raise HistoryError(
                     f"{source.description()}, nothing else", status=404, exchange=exchange
                 )
+            if part != (first * MINUTE, last * MINUTE):
+                self._tell(source)
+            first, last = (each // MINUTE for each in part)
             keys, select = cache_keys([]), source.selection(exchange, normalized)
         request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
         reader = Reader(
@@ -117,6 +125,17 @@ class History:
         )
         self._readers.add(reader)
         return reader
+
+    @property
+    def source(self) -> str | None:
+        """Tell what there is, if that is all."""
+        return None if self._source is None else self._source.description()
+
+    def _tell(self, source: Source) -> None:
+        """Say, the first time, that what is missing is empty."""
+        if not self._told:
+            self._told = True
+            log.warning("more is asked for than there is", extra={"has": source.description()})
 
     def clear_cache(self) -> None:
         """Remove every cached slice; those of a source stay."""

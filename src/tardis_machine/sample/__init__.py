@@ -34,10 +34,11 @@ class Sample:
 
     directory: Path = _FOLDER / "data"
 
-    def covers(self, exchange: str, start: int, end: int) -> bool:
-        """Tell whether it has these minutes (in microseconds) of this exchange."""
+    def part(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
+        """Tell what it has between two times (in microseconds) of this exchange."""
         first = int(START.timestamp()) * 1_000_000
-        return exchange in EXCHANGES and start >= first and end <= first + MINUTES * 60_000_000
+        begins, ends = max(start, first), min(end, first + MINUTES * 60_000_000)
+        return (begins, ends) if exchange in EXCHANGES and begins < ends else None
 
     def description(self) -> str:
         """What there is, for someone who asked for something else."""

@@ -108,11 +108,12 @@ class HttpRoutes:
         journal: Journal | None = None,
     ) -> web.StreamResponse:
         route = request.path.removesuffix("/")
-        headers = self._services.gate.sharing(request) | identity.current().headers
+        services = self._services
+        headers = services.gate.sharing(request) | identity.current().headers
+        headers |= services.source_headers
         response = web.StreamResponse(headers=headers)
         response.content_type = _STREAM_TYPE
 
-        services = self._services
         outlet = Outlet(request, services.limits.config.stall_timeout_s)
 
         async def send(data: bytes) -> None:

@@ -81,6 +81,12 @@ class Services:
             await asyncio.wait(self._responses, timeout=patience_s)
         await self.hub.close()
 
+    @property
+    def source_headers(self) -> dict[str, str]:
+        """Tell a client that it gets sample data, and what there is of it."""
+        source = self.history.source
+        return {} if source is None else {"X-Sample-Data": source}
+
     def live_journal(self, options: StreamNormalizedOptions) -> Journal | None:
         """Open the journal of a live stream; its clients share it, and the first one's ids."""
         route = "/ws-stream-normalized"

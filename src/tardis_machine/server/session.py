@@ -90,7 +90,7 @@ class Session:
             compress=False,
             max_msg_size=MAX_MESSAGE_BYTES + 1,
         )
-        self.response.headers.update(identity.current().headers)
+        self.response.headers.update(identity.current().headers | services.source_headers)
         self.receive: Receive | None = None
         self.outlet = Outlet(request, services.limits.config.stall_timeout_s)
         self._services = services
