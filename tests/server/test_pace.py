@@ -145,14 +145,14 @@ async def test_the_journal_comes_before_the_client() -> None:
 
 async def test_the_replay_goes_on_while_the_journal_writes_but_not_for_ever() -> None:
     journal = SlowJournal()
-    pieces = [b"%d" % number + b"x" * 60_000 + b"\n" for number in range(10)]
+    pieces = [b"%d" % number + b"x" * 300_000 + b"\n" for number in range(10)]
     script = Script(*pieces)
     running = asyncio.ensure_future(
         deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
     )
-    await until(lambda: len(journal.tickets) == 5)
+    await until(lambda: len(journal.tickets) == 4)
     await asyncio.sleep(0.01)
-    assert len(journal.tickets) == 5
+    assert len(journal.tickets) == 4
     assert not [each for each in journal.events if each[0] == "send"]
     settled = 0
     while not running.done():
@@ -164,9 +164,35 @@ async def test_the_replay_goes_on_while_the_journal_writes_but_not_for_ever() ->
     assert b"".join(data for event, data in journal.events if event == "send") == b"".join(pieces)
 
 
+async def test_small_batches_are_journalled_together_and_in_order() -> None:
+    journal = SlowJournal()
+
+    class Hidden(Script):
+        def batches(self) -> Iterator[Batch]:
+            yield Batch(b"a\n", 1)
+            yield Batch(b"b\n", 1, b"disconnect\n", 1)
+            yield Batch(b"c\n", 1)
+
+    script = Hidden()
+    running = asyncio.ensure_future(
+        deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
+    )
+    await until(lambda: len(journal.tickets) == 3)
+    for ticket in journal.tickets:
+        ticket.settle()
+    await running
+    assert journal.events == [
+        ("append", b"a\nb\n"),
+        ("hidden", b"disconnect\n"),
+        ("append", b"c\n"),
+        ("send", b"a\nb\nc\n"),
+    ]
+
+
 async def test_what_was_journalled_before_the_journal_failed_is_sent() -> None:
     journal = SlowJournal()
-    script = Script(b"a\n", b"b\n", b"c\n")
+    large = [b"%d" % number + b"x" * 300_000 + b"\n" for number in range(3)]
+    script = Script(*large)
     running = asyncio.ensure_future(
         deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)
     )
@@ -176,7 +202,7 @@ async def test_what_was_journalled_before_the_journal_failed_is_sent() -> None:
         ticket.settle(OSError("the disk is broken"))
     with pytest.raises(OSError, match="the disk is broken"):
         await running
-    assert [data for event, data in journal.events if event == "send"] == [b"a\n"]
+    assert [data for event, data in journal.events if event == "send"] == large[:1]
 
 
 async def test_one_turn_per_round_of_the_loop() -> None:

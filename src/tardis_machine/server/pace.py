@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tardis_machine.journal import Ticket
 
 _SEND_BYTES: Final = 64 * 1024
-_HELD_BYTES: Final = 4 * _SEND_BYTES
+_ENTRY_BYTES: Final = 2 * _SEND_BYTES
+_HELD_BYTES: Final = 8 * _ENTRY_BYTES
 _SEND_AFTER_S: Final = 0.25
 # Steps take about 2 ms. A replay that is alone may take several, but holds the loop for less
 # than 10 ms; with others waiting, one step is a turn.
@@ -120,8 +121,8 @@ async def deliver(
         held.add(batch)
         if held.size >= _HELD_BYTES:
             await held.flush()
-        elif held.is_due:
-            await held.send_written()
+        else:
+            await held.advance()
     await held.flush()
 
 
@@ -138,7 +139,8 @@ class _Held:
     """What was made and is not sent yet, in order.
 
     The journal writes while the next batches are made, so that neither waits for the other; when
-    it falls behind, or there is nothing else to do, it is waited for.
+    it falls behind, or there is nothing else to do, it is waited for. It is given several batches
+    at once: handing over to its thread costs as much as writing 64 KB.
     """
 
     def __init__(
@@ -147,28 +149,35 @@ class _Held:
         self.size = 0
         self._send = send
         self._journal = journal
+        self._made: list[bytes] = []
+        self._made_messages = self._made_bytes = 0
         self._pieces: deque[_Piece] = deque()
         self._sent_at = time.monotonic()
         self._begun = False
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is enough to be sent, or has waited long enough."""
-        late = time.monotonic() - self._sent_at > _SEND_AFTER_S
-        return self.size >= _SEND_BYTES or (self.size > 0 and late)
-
     def add(self, batch: Batch) -> None:
-        """Hold a batch, and have it journalled."""
-        journal = self._journal
+        """Hold a batch."""
         if batch.data:
-            written = None if journal is None else journal.append(batch.data, batch.count)
-            self._hold(_Piece(batch.data, batch.count, len(batch.data), written))
-        if batch.hidden and journal is not None:
-            written = journal.append_hidden(batch.hidden, batch.hidden_count)
-            self._hold(_Piece(b"", 0, len(batch.hidden), written))
+            self._made.append(batch.data)
+            self._made_messages += batch.count
+            self._made_bytes += len(batch.data)
+            self.size += len(batch.data)
+        if batch.hidden and self._journal is not None:
+            self._hand_over()
+            written = self._journal.append_hidden(batch.hidden, batch.hidden_count)
+            self.size += len(batch.hidden)
+            self._pieces.append(_Piece(b"", 0, len(batch.hidden), written))
+
+    async def advance(self) -> None:
+        """Have journalled, and send, what is enough for that or has waited long enough."""
+        late = time.monotonic() - self._sent_at > _SEND_AFTER_S
+        if late or self._made_bytes >= (_SEND_BYTES if self._journal is None else _ENTRY_BYTES):
+            self._hand_over()
+        await self.send_written()
 
     async def flush(self, *, begins: bool = False) -> None:
         """Send everything, as soon as it is written; begin the answer even if that is nothing."""
+        self._hand_over()
         last = self._pieces[-1].written if self._pieces else None
         if last is not None:
             with contextlib.suppress(Exception):  # told below, behind what was written before
@@ -177,6 +186,16 @@ class _Held:
         if begins and not self._begun:
             await self._out(b"", 0)
         self._sent_at = time.monotonic()
+
+    def _hand_over(self) -> None:
+        """Have journalled what was made, if that is to be."""
+        if self._made:
+            data = self._made[0] if len(self._made) == 1 else b"".join(self._made)
+            count, self._made_messages = self._made_messages, 0
+            self._made.clear()
+            self._made_bytes = 0
+            written = None if self._journal is None else self._journal.append(data, count)
+            self._pieces.append(_Piece(data, count, len(data), written))
 
     async def send_written(self) -> None:
         """Send what may be sent by now; raises what kept the next from being written."""
@@ -207,7 +226,3 @@ class _Held:
     async def _out(self, data: bytes, count: int) -> None:
         self._begun = True
         await self._send(data, count)
-
-    def _hold(self, piece: _Piece) -> None:
-        self._pieces.append(piece)
-        self.size += piece.size
