@@ -149,16 +149,27 @@ _TRADE: Final = Shape(
 _LEVELS: Final = Signed(price=0, amount=2, count=1)
 
 
+class _Change(Struct, array_like=True, gc=False):
+    number: int
+    payload: Any
+    sequence: Any = None
+    timestamp: int | float | None = None
+
+
+_decode_change: Final = Decoder(_Change).decode
+
+
 def book_changes(making: Making) -> Route:
     emit = making.emitter.book_rows
 
     def of_pair(pair: str) -> Handler:
         def book_change(line: bytes) -> bool:
-            payload, timestamp = elements(line)
-            if payload[:1] == b"[":  # or else a heartbeat
-                is_snapshot = payload[1:2] == b"["
-                rows = payload if is_snapshot else b"[%b]" % payload
-                emit(pair, is_snapshot, rows, time(timestamp, "book", "time"), _LEVELS)
+            message = _decode_change(line)
+            payload = message.payload
+            if isinstance(payload, list):  # or else a heartbeat
+                is_snapshot = bool(payload) and isinstance(payload[0], list)
+                rows = payload if is_snapshot else [payload]
+                emit(pair, is_snapshot, rows, time(message.timestamp, "book", "time"), _LEVELS)
             return True
 
         return book_change

@@ -228,6 +228,7 @@ def arrays(
             emitter.find_ending(names)
         handler_of = heads.get
         numbers = _Heads(parts)
+        number_of = numbers.get
 
         def announce(line: bytes) -> bool:
             found = None if announced is None else announced(line)
@@ -248,11 +249,12 @@ def arrays(
 
         def handle(line: bytes) -> bool:
             handler: Handler = learn
-            if line[-2:] == b'"]':
-                start = len(line)
-                for _ in range(names):
-                    start = line.rfind(b',"', 0, start)
+            end = line[-2:]
+            if end == b'"]':
+                start = len(line.rsplit(b',"', names)[0])
                 handler = handler_of(line[start:], learn)
+            elif end[:1].isdigit():  # no name ends so
+                handler = number_of(line[: line.find(b",")], learn)
             try:
                 return handler(line)
             except RecursionError:
