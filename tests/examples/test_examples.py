@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.servers.aws import KEYS, REGION, Ministack
@@ -65,6 +66,17 @@ def test_a_strategy_runs_on_history_and_live(
     monkeypatch.setenv("WSS_URL_BITMEX", url)  # the exchange of this test sends the past
     bars = summary.split()[0]
     assert run("strategy.py", "--live", "--bars", bars).splitlines() == [*signals, summary]
+
+
+def test_tables_joined_and_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "trades.parquet"
+    _, _, *rows, total = run("tables.py", "--parquet", str(kept)).splitlines()
+    counts = {symbol: int(count) for symbol, count, _ in map(str.split, rows)}
+    assert set(counts) >= {"BTC-PERPETUAL", "ETH-PERPETUAL"}
+    assert all(float(row.split()[2]) >= 0 for row in rows)  # who takes pays
+    table = pq.read_table(kept)
+    assert table.num_rows == sum(counts.values()) == int(total.split()[0])
+    assert str(table.schema.field("price").type) == "decimal128(38, 18)"
 
 
 @pytest.mark.kafka
