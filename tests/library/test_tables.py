@@ -1,6 +1,8 @@
 """One line to a table, whole or in batches, and what happens where that cannot be."""
 
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,10 +13,13 @@ import pytest
 from tardis_machine import replay_normalized
 from tardis_machine.arrow import ColumnError, schema
 from tardis_machine.extras import MissingExtraError
-from tardis_machine.history import HistoryError
+from tardis_machine.filters import Filter
 from tardis_machine.messages import Trade
+from tardis_machine.normalize import NormalizeError
 from tardis_machine.replay import NormalizedReplay, ReplayEndedError, TableTypeError
+from tests.feeds.generator import write
 from tests.library.asked import SPAN, WHOLE
+from tests.normalize.test_normalize import stamp, trade
 
 
 def trades(**more: Any) -> NormalizedReplay[Trade]:
@@ -93,9 +98,17 @@ def test_a_table_reads_the_replay_and_an_error_before_that_does_not() -> None:
         begun.to_arrow()
 
 
-def test_an_error_of_the_replay_is_that_of_the_table() -> None:
-    with pytest.raises(HistoryError, match="the sample data has"):
-        trades(to="2024-03-01T02:00").to_arrow()
+def test_an_error_of_the_replay_is_that_of_the_table(tmp_path: Path) -> None:
+    bad = f"{stamp(2)}0Z ".encode() + b'{"table":"trade","action":"insert","data":[7]}\n'
+    start = datetime(2024, 3, 1, tzinfo=UTC)
+    write(tmp_path, "bitmex", start, iter([trade(1) + bad]), filters=[Filter("trade")])
+    stored = {"sample": False, "cache_dir": tmp_path}
+    with pytest.raises(NormalizeError, match="bitmex"):
+        trades(strict=True, **stored).to_arrow()
+    batches = trades(strict=True, **stored).to_arrow_batches()
+    with pytest.raises(NormalizeError, match="bitmex"):
+        batches.read_all()
+    assert trades(**stored).to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize(
