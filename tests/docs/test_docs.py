@@ -86,8 +86,18 @@ def _kind(block: Block) -> tuple[str, str]:
     return block.language, block.fate
 
 
+def _on_spark(page: Path) -> bool:
+    return any(b.fate == "run" and re.search(r"machine lake|pyspark", b.text) for b in blocks(page))
+
+
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if any(b.fate == "run" for b in blocks(p))], ids=names
+    "page",
+    [
+        pytest.param(p, marks=[pytest.mark.spark] if _on_spark(p) else [])
+        for p in PAGES
+        if any(b.fate == "run" for b in blocks(p))
+    ],
+    ids=names,
 )
 def test_blocks_run(
     page: Path, tmp_path: Path, environment: dict[str, str], ports: dict[str, str]
