@@ -7,6 +7,9 @@ event ids. `decode` is the way back to messages. The yardstick is upb filling on
 with constants, every field of a real envelope of that payload, and serializing it; it reads no
 JSON, formats no number and makes no id. All three are run in turns, CPU time is taken, and the best
 round counts. `json` is what the messages themselves take to be read and printed, without Bronze.
+
+A second table has the whole way of a program: history replayed from its cache and encoded batch by
+batch, on each kernel, in microseconds of CPU time an event.
 """
 
 import argparse
@@ -14,15 +17,18 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import google.protobuf
 from google.protobuf.message import Message as ProtobufMessage
 
+from benchmarks.generate import DIRECTORY, WORKLOADS, Workload, generate
+from benchmarks.generate import START as REPLAYED
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import messages
 from tardis_machine.bronze import Context, Encoder, Origin, decode
+from tardis_machine.history import History
 from tardis_machine.messages import (
     BookChange,
     BookLevel,
@@ -38,6 +44,8 @@ from tardis_machine.messages import (
     Trade,
     TradeBar,
 )
+from tardis_machine.replay import replay_normalized
+from tests.kernel.implementations import chosen, encoders
 
 BATCH: Final = 64 * 1024
 START: Final = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp() * 1_000_000)
@@ -49,6 +57,8 @@ CONTEXT: Final = Context(
     transport="http",
     route="/replay-normalized",
 )
+MINUTES: Final = 5
+PER_MINUTE: Final = 20_000
 SYMBOLS: Final = ("BTCUSDT", "ETHUSDT", "SOLUSDT", "XRPUSDT")
 
 
@@ -239,12 +249,12 @@ def measure(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, floa
 def benchmark(make: Callable[[], Message], count: int, rounds: int) -> tuple[float, ...]:
     ndjson = messages.encode_lines([make() for _ in range(count)])
     inputs = list(batches(ndjson))
-    encoder = Encoder(CONTEXT)
-    values = encoder.encode_lines(ndjson).values()
+    python, compiled = encoders(CONTEXT)
+    values = compiled.encode_lines(ndjson).values()
     assert len(values) == count
     fill = yardstick(values[count // 2])
 
-    def encode_all() -> None:
+    def encode_all(encoder: Encoder) -> None:
         for batch in inputs:
             encoder.encode_lines(batch)
 
@@ -258,15 +268,40 @@ def benchmark(make: Callable[[], Message], count: int, rounds: int) -> tuple[flo
 
     seconds = measure(
         {
-            "encode": encode_all,
+            "python": lambda: encode_all(python),
+            "compiled": lambda: encode_all(compiled),
             "yardstick": lambda: fill(count),
             "decode": decode_all,
             "json": json_all,
         },
         rounds,
     )
-    rates = tuple(count / seconds[name] for name in ("encode", "yardstick", "decode", "json"))
-    return (*rates, len(values[0]))
+    return (len(values[0]), *(count / each for each in seconds.values()))
+
+
+def whole_way(kernel_name: str, workload: Workload) -> tuple[int, float, float]:
+    """Replay trades and book changes, and encode them: events, and microseconds for each."""
+    cache_dir = generate(workload, DIRECTORY, count=MINUTES, messages=MINUTES * PER_MINUTE)
+    with chosen(kernel_name), History(cache_dir=cache_dir) as history:
+        encoder = Encoder(CONTEXT)
+        encoding = 0.0
+        position = 0
+        started = time.process_time()
+        with replay_normalized(
+            workload.exchange,
+            from_=REPLAYED,
+            to=REPLAYED + timedelta(minutes=MINUTES),
+            symbols=workload.symbols,
+            data_types=("trade", "book_change"),
+            history=history,
+        ) as replay:
+            for batch in replay.batches():
+                began = time.process_time()
+                encoder.encode_lines(batch.data, position)
+                encoding += time.process_time() - began
+                position += batch.count
+        took = time.process_time() - started
+    return position, took / position * 1e6, encoding / position * 1e6
 
 
 def main() -> None:
@@ -288,17 +323,22 @@ def main() -> None:
     }
     runtime = f"Python {platform.python_version()}, protobuf {google.protobuf.__version__}"
     print(f"Thousands per second of CPU time; {runtime}\n")
-    print("| payload | bytes | encode | yardstick | share | decode | json there and back |")
-    print("|---|---|---|---|---|---|---|")
+    print("| payload | bytes | Python | share | compiled | share | yardstick | decode | json |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name, (make, heavier) in makers.items():
-        encoded, bare, decoded, json, size = benchmark(
+        size, python, compiled, bare, decoded, json = benchmark(
             make, given.messages // heavier, given.rounds
         )
-        rates = (f"{rate / 1000:.0f}" for rate in (encoded, bare))
-        rest = (f"{rate / 1000:.0f}" for rate in (decoded, json))
-        print(
-            f"| {name} | {size} | {' | '.join(rates)} | {encoded / bare:.2f} | {' | '.join(rest)} |"
-        )
+        encoded = (f"{rate / 1000:.0f} | {rate / bare:.2f}" for rate in (python, compiled))
+        rest = (f"{rate / 1000:.0f}" for rate in (bare, decoded, json))
+        print(f"| {name} | {size} | {' | '.join(encoded)} | {' | '.join(rest)} |")
+    print("\n| replayed and encoded | kernel | events | µs of CPU an event | of these, encoding |")
+    print("|---|---|--:|--:|--:|")
+    for workload in WORKLOADS:
+        for name in ("python", "compiled"):
+            whole_way(name, workload)  # the first replay of a file looks for damage, too
+            events, whole, encoding = whole_way(name, workload)
+            print(f"| {workload.exchange} | {name} | {events} | {whole:.2f} | {encoding:.2f} |")
 
 
 if __name__ == "__main__":
