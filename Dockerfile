@@ -1,19 +1,31 @@
 # The server: docker build -t tardis-machine .
 # With Spark and Java, for the lakehouse: docker build --target spark -t tardis-machine:spark .
-FROM python:3.13-slim AS wheel
+FROM python:3.13-slim-trixie AS wheel
 WORKDIR /src
 RUN pip install --no-cache-dir "hatchling>=1.27"
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
 
-FROM python:3.13-slim AS base
+# The same Debian as below: what is compiled here finds its libraries there.
+FROM rust:1.90-slim-trixie AS kernel
+WORKDIR /src
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends python3-pip \
+    && rm -rf /var/lib/apt/lists/*
+RUN pip install --no-cache-dir --break-system-packages "maturin>=1.9,<2"
+COPY kernel .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
+
+FROM python:3.13-slim-trixie AS base
 RUN useradd --create-home --uid 10001 tardis && install --directory --owner tardis /data
 COPY requirements/server.txt /tmp/server.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/server.txt
 ENV TM_HOST=0.0.0.0 \
     TM_CACHE_DIR=/data/cache \
     TM_JOURNAL_DIR=/data/journal \
+    TM_PARTS_DIR=/data/parts \
     PYTHONUNBUFFERED=1
 WORKDIR /data
 VOLUME /data
@@ -30,11 +42,13 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements/spark.txt /tmp/spark.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt
+COPY --from=kernel /dist /dist
 COPY --from=wheel /dist /dist
 RUN pip install --no-cache-dir --no-deps /dist/*.whl
 USER 10001
 
 FROM base AS server
+COPY --from=kernel /dist /dist
 COPY --from=wheel /dist /dist
 RUN pip install --no-cache-dir --no-deps /dist/*.whl
 USER 10001

@@ -2,16 +2,17 @@
 
 import json
 import os
+import runpy
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tardis_machine.kernel import kernel
 from tests.server.conftest import free_ports
 from tests.servers.process import ServerProcess
 
@@ -70,6 +71,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             stage = stages.setdefault(rest.split()[-1], [])
         elif name == "RUN":
             stage.append(rest)
+    (folder / "dist").mkdir()
+    if kernel().module is not None:
+        shutil.copy(_kernel_wheel(), folder / "dist")
     for command in (*stages["wheel"], *stages["base"], *stages["server"]):
         if command.startswith("useradd"):  # the image's business
             continue
@@ -84,6 +88,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             check=True,
         )
     return folder / "bin"
+
+
+def _kernel_wheel() -> Path:
+    """What the stage `kernel` makes; `make setup` has built it from the same source."""
+    install = runpy.run_path(str(ROOT / "kernel" / "install.py"))
+    wheel: Path = install["built"](install["cache"]() / install["source_digest"]())
+    return wheel
 
 
 def test_what_the_image_starts_is_healthy_by_its_own_check(installed: Path, tmp_path: Path) -> None:
@@ -107,17 +118,46 @@ def test_what_the_image_starts_is_healthy_by_its_own_check(installed: Path, tmp_
     server.start()
     try:
         assert healthy()
+        compiled = kernel().module is not None
+        assert ("compiled" in (tmp_path / "log").read_text()) == compiled
     finally:
         server.stop()
 
 
-def test_every_setting_of_the_compose_file_is_one_of_ours(tmp_path: Path) -> None:
+def test_the_kernel_is_built_where_it_runs() -> None:
+    """A library that was linked against a newer Debian's would not load."""
+    bases = {rest.split()[-1]: rest.split()[0] for name, rest in instructions() if name == "FROM"}
+    debian = {image.rpartition("-")[2] for image in bases.values() if ":" in image}
+    assert len(debian) == 1
+    for stage in ("server", "spark"):
+        lines = (ROOT / "Dockerfile").read_text().partition(f" AS {stage}\n")[2]
+        assert "COPY --from=kernel /dist /dist" in lines.partition("\nFROM ")[0]
+
+
+class Compose(yaml.SafeLoader):
+    """Reads Compose's own tags as what they stand before."""
+
+
+Compose.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+
+
+def test_every_setting_of_the_compose_files_is_one_of_ours(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "containers.md").read_text()
+    override = yaml.load(
+        page.partition("```yaml")[2].partition("\n")[2].partition("```")[0], Compose
+    )
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    given: Mapping[str, Any] = compose["services"]["server"]["environment"]
+    given: dict[str, str] = compose["services"]["server"]["environment"]
+    given |= override["services"]["server"]["environment"]
+    for name, each in override["secrets"].items():
+        (tmp_path / name).write_text("secret")
+        assert each == {"file": f"./{name}"}
+        assert name in override["services"]["server"]["secrets"]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("TM_")}
+    told = {name: value.replace("/run/secrets", str(tmp_path)) for name, value in given.items()}
     done = subprocess.run(
         [BIN / "tardis-machine", "config", "--set", "--json"],
-        env=plain | given,
+        env=plain | told,
         cwd=tmp_path,
         capture_output=True,
         text=True,
