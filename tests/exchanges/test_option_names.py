@@ -29,7 +29,7 @@ def test_what_is_no_option_s_name_is_malformed(name: str) -> None:
 
 
 def test_made_up_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardis_machine.exchanges.option_names._MAX_NAMES", 2)
+    monkeypatch.setattr("tardis_machine.bounded.MAX_NAMES", 2)
     options = Options("ticker", _read)
     for strike in range(5):
         assert options[f"BTC-240301-{strike}"].strike_price == str(strike)

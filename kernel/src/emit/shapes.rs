@@ -74,15 +74,13 @@ impl Gates {
     fn of(&self, symbol: &str) -> Gate {
         let gate = Gate::new();
         if let Ok(mut gates) = self.gates.lock() {
+            // Without its gate a symbol is its mapper's.
+            if gates.len() >= MAX_HEADS {
+                gates.clear();
+            }
             gates.insert(symbol.as_bytes().into(), gate.clone());
         }
         gate
-    }
-
-    fn clear(&self) {
-        if let Ok(mut gates) = self.gates.lock() {
-            gates.clear();
-        }
     }
 }
 

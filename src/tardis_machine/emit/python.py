@@ -7,6 +7,7 @@ from typing import Final, Literal, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import datatypes
 from tardis_machine.emit.bars import Bar
 from tardis_machine.emit.book import Change, computable
@@ -34,7 +35,6 @@ from tardis_machine.emit.shapes import (
     ClosedGates,
     Gate,
     Gates,
-    KnownTimes,
     Memory,
     Times,
 )
@@ -250,7 +250,7 @@ class PythonEmitter:
         return ClosedGates()
 
     def times(self) -> Times:
-        return KnownTimes()
+        return Known[str, Time]()
 
     def find_prefixed(self, prefix: bytes, /) -> None:
         """Mappers see every line."""

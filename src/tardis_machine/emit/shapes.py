@@ -7,14 +7,12 @@ every key that it looks at. Keys that neither looks at may be there or not.
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from tardis_machine.emit.levels import Key, Keyed, Layout, RowLayout
 from tardis_machine.times import Time
-
-_MAX_SYMBOLS: Final = 100_000
 
 
 class Symbol(Struct, frozen=True):
@@ -296,9 +294,6 @@ class Gates(Protocol):
     def of(self, symbol: str, /) -> Gate:
         """Make a symbol's gate, closed; one that was there before counts no more."""
 
-    def clear(self) -> None:
-        """Close all, and forget them."""
-
 
 class Times(Protocol):
     """The latest time of each symbol's book, told by a mapper or by messages of its shape."""
@@ -331,17 +326,3 @@ class ClosedGates:
 
     def of(self, symbol: str, /) -> Gate:
         return ClosedGate()
-
-    def clear(self) -> None:
-        """There are none."""
-
-
-class KnownTimes(dict[str, Time]):
-    """Times that only mappers tell; bounded, since a broken feed may make up symbols."""
-
-    __slots__ = ()
-
-    def __setitem__(self, symbol: str, time: Time, /) -> None:
-        if len(self) >= _MAX_SYMBOLS:
-            self.clear()
-        super().__setitem__(symbol, time)

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
@@ -13,7 +14,6 @@ from tardis_machine.exchanges.fields import Sent, required, symbol, ticker_time,
 from tardis_machine.exchanges.subscriptions import subscriptions
 from tardis_machine.filters import Filter
 
-_MAX_SYMBOLS: Final = 100_000
 _Quote = list[str | int | float | None] | UnsetType
 
 
@@ -99,13 +99,11 @@ class _Pricing(Struct, gc=False):
 def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_Pricing).decode
     emit = making.emitter.derivative_ticker
-    last_prices: dict[str, str | int | float] = {}
+    last_prices = Known[str, str | int | float]()
 
     def trades(message: _Trades) -> bool:
         if not message.data:
             raise MapperError("trades", "no trades")
-        if len(last_prices) >= _MAX_SYMBOLS:  # made up by a broken feed
-            last_prices.clear()
         latest = required(message.data[-1].price, "trades", "p")
         last_prices[symbol(message.symbol, "trades")] = latest
         return True

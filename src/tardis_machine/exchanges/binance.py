@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import PAIRS
 from tardis_machine.emit.shapes import (
     Amount,
@@ -56,7 +57,6 @@ from tardis_machine.filters import Filter
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
 _OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
-_MAX_PAIRS: Final = 100_000
 
 
 class _Trade(Struct, gc=False):
@@ -224,18 +224,19 @@ class _FuturesBook(Book):
     __slots__ = ()
 
 
+def _close(book: Book) -> None:
+    book.gate.close()
+
+
 def book_changes(book_type: type[Book]) -> Callable[[Making], Route]:
     def make(making: Making) -> Route:
-        books: dict[str, Book] = {}
+        books = Made[str, Book](lambda symbol: book_type(symbol, making), _close)
 
         def route(stream: str) -> Handler | Shaped | None:
             name, _, channel = stream.partition("@")
             if not channel.startswith("depth"):
                 return None
-            symbol = name.upper()
-            book = books.get(symbol)
-            if book is None:
-                book = books[symbol] = book_type(symbol, making)
+            book = books[name.upper()]
             if channel == "depthSnapshot":
                 return book.snapshot
             return Shaped(book.update, _UPDATE, book.gate)
@@ -282,12 +283,10 @@ def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_TickerMessage).decode
     decode_index = Decoder(_IndexPriceMessage).decode
     emit = making.emitter.derivative_ticker
-    index_prices: dict[str, str | Number] = {}
+    index_prices = Known[str, str | Number]()
 
     def index_price(line: bytes) -> bool:
         row = decode_index(line).data
-        if len(index_prices) >= _MAX_PAIRS:  # made up by a broken feed
-            index_prices.clear()
         index_prices[row.pair] = required(row.price, "indexPrice", "p")
         return True
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import BID_FIRST
 from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
 from tardis_machine.exchanges.dialect import (
@@ -25,7 +26,6 @@ from tardis_machine.filters import Filter
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
-_MAX_NAMES: Final = 100_000
 _LOWER_CASE_SINCE: Final = date("2025-12-17T00:00:00.000Z")
 
 
@@ -195,12 +195,10 @@ class _SummariesMessage(Struct, gc=False):
     data: list[_Summary]
 
 
-class _Known(dict[str, str | Number]):
+class _Told(Known[str, str | Number]):
     """What other channels told of an option or an index, by name."""
 
     def keep(self, name: str, value: Sent) -> None:
-        if len(self) >= _MAX_NAMES:  # made up by a broken feed
-            self.clear()
         number = filled(value)
         if number is None:
             self.pop(name, None)
@@ -220,7 +218,7 @@ class _Summaries:
     def __init__(self, making: Making) -> None:
         self._emit = making.emitter.option_summary
         self._options = Options("option_summary", _read_name)
-        self._open_interest = _Known()
+        self._open_interest = _Told()
         self._decode_interest = Decoder(_OpenInterestMessage).decode
 
     def open_interest(self, line: bytes) -> bool:
@@ -260,7 +258,7 @@ class _Summaries:
 
 def _old_option_summaries(making: Making) -> Route:
     summaries = _Summaries(making)
-    indexes = _Known()
+    indexes = _Told()
     decode = Decoder(_SummaryMessage).decode
     decode_index = Decoder(_PriceMessage).decode
 
@@ -287,7 +285,7 @@ def _old_option_summaries(making: Making) -> Route:
 
 def _option_summaries(making: Making) -> Route:
     summaries = _Summaries(making)
-    last_prices = _Known()
+    last_prices = _Told()
     decode = Decoder(_SummariesMessage).decode
     decode_ticker = Decoder(_PriceMessage).decode
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Seen
 from tardis_machine.emit import Objects
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -31,7 +32,6 @@ _TICKER: Final = "lightning_ticker"
 _CHANNELS: Final = (_EXECUTIONS, _SNAPSHOT, _BOARD, _TICKER)  # a longer name before its beginning
 _PREFIX: Final = b'{"jsonrpc":"2.0","method":"channelMessage","params":{"channel":"'
 _LEVELS: Final = Objects("price", "size")
-_MAX_PRODUCTS: Final = 100_000
 
 
 def _parted(name: str) -> tuple[str, str]:
@@ -107,14 +107,12 @@ class _BoardMessage(Struct, gc=False):
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_BoardMessage).decode
     emit = making.emitter.book_change
-    known: set[str] = set()
+    known = Seen[str]()
 
     def snapshot(product: str) -> Handler:
         def board(line: bytes) -> bool:
             book = decode(line).params.message
             emit(product, True, book.bids, book.asks, None, _LEVELS)
-            if len(known) >= _MAX_PRODUCTS:  # made up by a broken feed
-                known.clear()
             known.add(product)
             return True
 

@@ -6,6 +6,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Seen
 from tardis_machine.emit import Keyed, Side
 from tardis_machine.emit.shapes import (
     Amount,
@@ -175,7 +176,7 @@ class _Instruments(Struct, gc=False):
 def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_Instruments).decode
     emit = making.emitter.derivative_ticker
-    known: set[str] = set()
+    known = Seen[str]()
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Made
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -137,16 +138,12 @@ class _Book:
 
 
 def _book_changes(making: Making) -> Route:
-    books: dict[str, _Book] = {}
+    books = Made[str, _Book](lambda symbol: _Book(symbol, making))
 
     def route(name: str) -> Handler | None:
         if not name.startswith("diff_order_book_"):
             return None
-        symbol = _symbol(name)
-        book = books.get(symbol)
-        if book is None:
-            book = books[symbol] = _Book(symbol, making)
-        return book
+        return books[_symbol(name)]
 
     return route
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import BID_FIRST, FLAT, Side
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -35,7 +36,6 @@ _BEST: Final = "V1TALevel1"
 _TICKER: Final = "V1TATickerResponse"
 _INDEX: Final = "V1TAIndexPrice"
 _NO_LEVELS: Final = Raw(b"[]")
-_MAX_ASSETS: Final = 100_000
 _FOUNDED_MS: Final = parse_ms("2020-01-01T00:00:00.000Z")
 _FUTURE_PARTS: Final = 3
 _OPTION_PARTS: Final = 5
@@ -216,7 +216,7 @@ def _asset(symbol: str) -> str:
     return symbol.partition("-")[0]
 
 
-class _Indexes(dict[str, Sent]):
+class _Indexes(Known[str, Sent]):
     """Index prices by asset: a ticker takes them up with its next message."""
 
     __slots__ = ()
@@ -225,8 +225,6 @@ class _Indexes(dict[str, Sent]):
         row = message.data
         if row is None:
             return False
-        if len(self) >= _MAX_ASSETS:  # made up by a broken feed
-            self.clear()
         self[row.asset] = row.price
         return True
 

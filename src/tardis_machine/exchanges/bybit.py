@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import PAIRS
 from tardis_machine.emit.shapes import (
     Amount,
@@ -60,7 +61,6 @@ from tardis_machine.times import micros, parse_ms
 Number = str | int | float
 _V5: Final = date("2023-04-05T00:00:00.000Z")
 _ALL_LIQUIDATIONS: Final = date("2025-02-26T00:00:00.000Z")
-_MAX_SYMBOLS: Final = 100_000
 
 
 # Derivatives until 2023
@@ -509,15 +509,13 @@ def _best(levels: list[_Level]) -> _Best | None:
 def _book_tickers(making: Making) -> Route:
     decode = Decoder(_QuoteMessage).decode
     emit = making.emitter.book_ticker
-    known: dict[str, tuple[_Best | None, _Best | None]] = {}
+    known = Known[str, tuple[_Best | None, _Best | None]]()
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
         row = message.data
         bid, ask = _best(row.bids), _best(row.asks)
         if message.type == "snapshot":
-            if len(known) >= _MAX_SYMBOLS:  # made up by a broken feed
-                known.clear()
             name = symbol(row.symbol, "orderbook.1")
         else:
             name = row.symbol or ""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import Sided
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -30,7 +31,6 @@ from tardis_machine.times import cut_ms, parse_ms
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="BUY")
 _HOUR_MS: Final = 3_600_000
 _WINDOW: Final = 1 << 20  # the channel stands behind the levels
-_MAX_PRODUCTS: Final = 100_000
 
 SentTime = str | UnsetType | None
 
@@ -139,12 +139,10 @@ class _Funding(Struct, gc=False):
 
 def _derivative_tickers(making: Making) -> Route:
     emit = making.emitter.derivative_ticker
-    last_prices: dict[str, str | int | float] = {}
+    last_prices = Known[str, str | int | float]()
 
     def match(row: _Match) -> bool:
         # The price goes out with the next risk or funding.
-        if len(last_prices) >= _MAX_PRODUCTS:  # made up by a broken feed
-            last_prices.clear()
         last_prices[row.product_id] = required(row.trade_price, "MATCH", "trade_price")
         return True
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -31,7 +32,6 @@ from tardis_machine.filters import Filter
 
 _HOUR_MS: Final = 3_600_000
 _OPTION_PARTS: Final = 3
-_MAX_INDEXES: Final = 100_000
 _NO_LEVELS: Final = Raw(b"[]")
 
 
@@ -160,7 +160,7 @@ def _is_derivative(name: str) -> bool:
 
 def _derivative_tickers(making: Making) -> Route:
     emit = making.emitter.derivative_ticker
-    index_prices: dict[str, str | int | float] = {}
+    index_prices = Known[str, str | int | float]()
 
     def derivative_tickers(message: _TickersMessage) -> bool:
         result = message.result
@@ -173,8 +173,6 @@ def _derivative_tickers(making: Making) -> Route:
         underlying = name.partition("-")[0]
         value = _given(row.value)
         if channel == "index":
-            if len(index_prices) >= _MAX_INDEXES:  # made up by a broken feed
-                index_prices.clear()
             index_prices[underlying] = required(row.value, "index", "v")
             return True
         funding = None

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import LOCAL_TIME, PAIRS, Objects
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
@@ -18,7 +19,6 @@ from tardis_machine.filters import Filter
 from tardis_machine.times import Time, cut_ms, parse_ms
 
 Number = int | float
-_MAX_SYMBOLS: Final = 100_000
 _MAX_PRICES: Final = 100_000
 _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
@@ -171,7 +171,7 @@ class _Offsets(dict[str | Number, int]):
         return [level for level in _decode_pairs(levels) if get(level[0], -1) < offset]
 
     def follow(self, levels: Sequence[_Pair], offset: int) -> None:
-        if len(self) >= _MAX_PRICES:  # made up by a broken feed
+        if len(self) >= _MAX_PRICES:  # of a broken feed; looked at once for all levels
             self.clear()
         for price, _ in levels:
             self[price] = offset
@@ -180,7 +180,7 @@ class _Offsets(dict[str | Number, int]):
 def _offset_book_changes(making: Making) -> Route:
     decode = Decoder(_BookMessage).decode
     emit = making.emitter.book_change
-    offsets: dict[str, tuple[_Offsets, _Offsets]] = {}
+    offsets = Made[str, tuple[_Offsets, _Offsets]](lambda _: (_Offsets(), _Offsets()))
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
@@ -188,10 +188,6 @@ def _offset_book_changes(making: Making) -> Route:
         symbol = required_symbol(message.symbol, "v3_orderbook")
         if book is None:
             return True
-        if symbol not in offsets:
-            if len(offsets) >= _MAX_SYMBOLS:  # made up by a broken feed
-                offsets.clear()
-            offsets[symbol] = _Offsets(), _Offsets()
         bid_offsets, ask_offsets = offsets[symbol]
         if message.type == "subscribed":
             bid_levels, ask_levels = _decode_levels(book.bids), _decode_levels(book.asks)
@@ -266,15 +262,13 @@ def _derivative_tickers(
 ) -> Callable[[Making], Route]:
     def make(making: Making) -> Route:
         emit = making.emitter.derivative_ticker
-        last_prices: dict[str, str | Number] = {}
+        last_prices = Known[str, str | Number]()
 
         def trades(message: _Trades) -> bool:
             rows = _new_trades(message)
             if rows is None:
                 return False
             if rows:
-                if len(last_prices) >= _MAX_SYMBOLS:  # made up by a broken feed
-                    last_prices.clear()
                 symbol = required_symbol(message.symbol, "trades")
                 last_prices[symbol] = required(rows[-1].price, "trades", "price")
             return True

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import LOCAL_TIME
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -28,7 +29,6 @@ from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
-_MAX_MARKETS: Final = 100_000
 
 
 class _Trade(Struct, gc=False):
@@ -160,7 +160,7 @@ class _InstrumentMessage(Struct, gc=False):
 def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_InstrumentMessage).decode
     emit = making.emitter.derivative_ticker
-    funded_at: dict[str, int] = {}
+    funded_at = Known[str, int]()
 
     def instrument(line: bytes) -> bool:
         message = decode(line)
@@ -172,8 +172,6 @@ def _derivative_tickers(making: Making) -> Route:
         if funding is not None:
             if funding < funded_at.get(message.market, 0):  # an answer that was overtaken
                 return True
-            if len(funded_at) >= _MAX_MARKETS:  # made up by a broken feed
-                funded_at.clear()
             funded_at[message.market] = funding
         emit(
             message.market,

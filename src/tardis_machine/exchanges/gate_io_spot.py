@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Made, Seen
 from tardis_machine.emit import PAIRS
 from tardis_machine.emit.shapes import (
     Absent,
@@ -41,7 +42,6 @@ from tardis_machine.times import seconds_ms, seconds_us
 _VERSION_4: Final = date("2023-04-29")
 _PUSHED_BOOKS: Final = date("2025-08-01")
 _NO_LEVELS: Final = Raw(b"[]")
-_MAX_PAIRS: Final = 100_000
 
 
 # Until version 4: {"method": …, "params": […]} ----------------------------------------------------
@@ -66,14 +66,12 @@ def _side(side: str | None) -> Any:
 def _old_trades(making: Making) -> Route:
     decode = Decoder(_OldTrades).decode
     emit = making.emitter.trade
-    seen: set[str] = set()
+    seen = Seen[str]()
 
     def trades(line: bytes) -> bool:
         pair, rows = decode(line).params
         if pair not in seen:  # the first message repeats what was there before
             if rows:
-                if len(seen) >= _MAX_PAIRS:  # made up by a broken feed
-                    seen.clear()
                 seen.add(pair)
             return True
         for row in reversed(rows):  # the latest comes first
@@ -203,22 +201,16 @@ class _DepthMessage(Struct, gc=False):
 def _joined_book_changes(making: Making) -> Route:
     decode = Decoder(_DepthMessage).decode
     emit = making.emitter.book_change
-    books: dict[str, JoinedBook[_Depth]] = {}
     gates = making.emitter.gates()
 
-    def book_of(name: str | None) -> tuple[str, JoinedBook[_Depth]]:
-        pair = symbol(name, "order_book_update")
-        book = books.get(pair)
-        if book is None:
-            if len(books) >= _MAX_PAIRS:  # made up by a broken feed
-                books.clear()
-                gates.clear()
-            gate = gates.of(pair)
-            book = books[pair] = JoinedBook(pair, "order_book_update", making, gate)
-        return pair, book
+    def made(pair: str) -> JoinedBook[_Depth]:
+        return JoinedBook(pair, "order_book_update", making, gates.of(pair))
+
+    books = Made(made, lambda book: book.gate.close())
 
     def snapshot(message: _DepthMessage) -> None:
-        pair, book = book_of(message.symbol)
+        pair = symbol(message.symbol, "order_book_update")
+        book = books[pair]
         if book.has_snapshot:  # only the first one counts
             return
         row = message.result
@@ -241,8 +233,8 @@ def _joined_book_changes(making: Making) -> Route:
         if message.event != "update":
             return False
         row = message.result
-        pair, book = book_of(row.symbol)
-        if book.takes(row):
+        pair = symbol(row.symbol, "order_book_update")
+        if books[pair].takes(row):
             timestamp = time(row.timestamp, "order_book_update", "t")
             emit(pair, False, row.new_bids, row.new_asks, timestamp)
         return True

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Seen
 from tardis_machine.emit import AMOUNTS_FIRST, Sided
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -36,7 +37,6 @@ from tardis_machine.times import Time, micros
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")
-_MAX_SYMBOLS: Final = 100_000
 
 
 class _TypedTrade(Struct, gc=False):
@@ -147,7 +147,7 @@ def _trades(making: Making) -> Route:
 
 def _book_changes(making: Making) -> Route:
     emit = making.emitter.book_change
-    known: set[str] = set()
+    known = Seen[str]()
 
     def depth(message: _Message) -> bool:
         symbol = _symbol(message)
@@ -157,8 +157,6 @@ def _book_changes(making: Making) -> Route:
         is_snapshot = symbol not in known
         emit(symbol, is_snapshot, message.bids, message.asks, _time(message, "depth"))
         if is_snapshot:
-            if len(known) >= _MAX_SYMBOLS:  # made up by a broken feed
-                known.clear()
             known.add(symbol)
         return True
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import PAIRS, Emitter
 from tardis_machine.emit.shapes import (
     Absent,
@@ -73,7 +74,6 @@ from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.filters import Filter
 
 Number = int | float
-_MAX_SYMBOLS: Final = 100_000
 _MAX_FRAME: Final = 64 << 20
 _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
@@ -254,23 +254,15 @@ def _requested_book_changes(making: Making) -> Route:
     decode = Decoder(_UpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
     emit = making.emitter.book_change
-    books: dict[str, _RequestedBook] = {}
+    books = Made[str, _RequestedBook](lambda _: _RequestedBook())
     continuity = Continuity("mbp", checks_ids=making.checks_ids)
-
-    def book_of(symbol: str) -> _RequestedBook:
-        book = books.get(symbol)
-        if book is None:
-            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
-                books.clear()
-            book = books[symbol] = _RequestedBook()
-        return book
 
     def update(symbol: str, line: bytes) -> bool:
         if line.find(b'"rep":"', 0, 256) >= 0:
             return snapshot(symbol, line)
         message = decode(line)
         tick = message.tick
-        book = book_of(symbol)
+        book = books[symbol]
         if book.snapshot_id is None:
             book.kept.append(tick)
             return True
@@ -288,7 +280,7 @@ def _requested_book_changes(making: Making) -> Route:
         content = message.data
         if content is None:
             return True
-        book = book_of(symbol)
+        book = books[symbol]
         newer = [each for each in book.kept if each.previous_id >= content.last_id]
         if newer and making.checks_ids and newer[0].previous_id != content.last_id:
             ids = f"{newer[0].previous_id} to {newer[0].last_id}"
@@ -542,11 +534,9 @@ _TYPES: Final = {suffix: contract_type for contract_type, suffix in _SUFFIXES.it
 def _futures_liquidations(making: Making) -> Route:
     """Liquidations name contracts (BTC200703); which is BTC_CW at the time, contract_info tells."""
     decode = Decoder(_Contracts).decode
-    symbols: dict[str, str] = {}
+    symbols = Known[str, str]()
 
     def contracts(_: str, line: bytes) -> bool:
-        if len(symbols) >= _MAX_SYMBOLS:  # made up by a broken feed
-            symbols.clear()
         for row in decode(line).data:
             suffix = _SUFFIXES.get(row.contract_type or "", "undefined")
             symbols[row.contract_code] = f"{row.symbol}_{suffix}"
@@ -604,19 +594,15 @@ def _option_summaries(making: Making) -> Route:
     decode = Decoder(_MarketIndexMessage).decode
     emit = making.emitter.option_summary
     options = Options("option_market_index", _option)
-    interests: dict[str | None, str | Number | None] = {}
-    indexes: dict[str, str | Number | None] = {}
+    interests = Known[str | None, str | Number | None]()
+    indexes = Known[str, str | Number | None]()
 
     def open_interest(_: str, line: bytes) -> bool:
-        if len(interests) >= _MAX_SYMBOLS:  # made up by a broken feed
-            interests.clear()
         for row in decode_interest(line).data:
             interests[row.contract_code] = filled(row.volume)
         return True
 
     def option_index(_: str, line: bytes) -> bool:
-        if len(indexes) >= _MAX_SYMBOLS:  # made up by a broken feed
-            indexes.clear()
         row = decode_index(line).data
         indexes[row.symbol] = filled(row.index_price)
         return True

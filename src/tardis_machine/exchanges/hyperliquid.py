@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Made
 from tardis_machine.emit import BID_FIRST, LOCAL_TIME, Objects
 from tardis_machine.emit.shapes import (
     Absent,
@@ -17,6 +18,7 @@ from tardis_machine.emit.shapes import (
     BidPrice,
     Bids,
     Field,
+    Gate,
     Is,
     Items,
     Milliseconds,
@@ -51,7 +53,6 @@ from tardis_machine.exchanges.fields import (
 from tardis_machine.filters import Filter
 
 _LEVELS: Final = Objects("px", "sz")
-_MAX_COINS: Final = 100_000
 
 
 class _Trade(Struct, gc=False):
@@ -70,18 +71,14 @@ class _Trades(Struct, gc=False):
 def _trades(making: Making) -> Route:
     decode = Decoder(_Trades).decode
     emit = making.emitter.trade
-    known: set[str] = set()
     gates = making.emitter.gates()
+    known = Made(gates.of, Gate.close)
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
         if rows and rows[0].coin not in known:
             # A subscription starts with trades of the past.
-            if len(known) >= _MAX_COINS:  # made up by a broken feed
-                known.clear()
-                gates.clear()
-            known.add(rows[0].coin)
-            gates.of(rows[0].coin).open(0)
+            known[rows[0].coin].open(0)
             return True
         for row in rows:
             emit(

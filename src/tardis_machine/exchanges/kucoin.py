@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import PAIRS, Levels
 from tardis_machine.emit.shapes import (
     Amount,
@@ -60,7 +61,6 @@ from tardis_machine.filters import Filter
 from tardis_machine.times import micros
 
 Number = int | float
-_MAX_SYMBOLS: Final = 100_000
 _MAX_TOPICS: Final = 100
 _NANOSECONDS: Final = 1_000_000
 _NO_LEVELS: Final = Raw(b"[]")
@@ -197,32 +197,15 @@ class _Book(JoinedBook[Any]):
         return snapshot_id in {0, -1} or super().joins(update, snapshot_id)
 
 
-class _Books(dict[str, _Book]):
-    """Books by symbol."""
-
-    __slots__ = ("_channel", "_making")
-
-    def __init__(self, channel: str, making: Making) -> None:
-        self._channel = channel
-        self._making = making
-
-    def __missing__(self, symbol: str) -> _Book:
-        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
-            for book in self.values():
-                book.gate.close()
-            self.clear()
-        book = self[symbol] = _Book(symbol, self._channel, self._making)
-        return book
-
-    def gate(self, symbol: str) -> Gate:
-        return self[symbol].gate
+def _books(channel: str, making: Making) -> Made[str, _Book]:
+    return Made(lambda symbol: _Book(symbol, channel, making), lambda book: book.gate.close())
 
 
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_UpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
     emit = making.emitter.book_change
-    books = _Books("market/level2", making)
+    books = _books("market/level2", making)
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
@@ -260,7 +243,7 @@ def _book_changes(making: Making) -> Route:
     return _route(
         {"/market/level2": level2, "/market/level2Snapshot": snapshot},
         {"/market/level2": _UPDATE},
-        books.gate,
+        lambda symbol: books[symbol].gate,
     )
 
 
@@ -415,7 +398,7 @@ def _futures_book_changes(making: Making) -> Route:
     decode = Decoder(_FuturesUpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
     emit = making.emitter.book_change
-    books = _Books("contractMarket/level2", making)
+    books = _books("contractMarket/level2", making)
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
@@ -446,7 +429,7 @@ def _futures_book_changes(making: Making) -> Route:
     return _route(
         {"/contractMarket/level2": level2, "/contractMarket/level2Snapshot": snapshot},
         {"/contractMarket/level2": _FUTURES_UPDATE},
-        books.gate,
+        lambda symbol: books[symbol].gate,
     )
 
 
@@ -541,28 +524,17 @@ _decode_details: Final = Decoder(_DetailsMessage).decode
 _decode_instrument: Final = Decoder(_InstrumentMessage).decode
 
 
-class _Known(dict[str, str | Number | None]):
-    """What other channels told last, by symbol."""
-
-    __slots__ = ()
-
-    def tell(self, symbol: str, value: Sent) -> None:
-        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
-            self.clear()
-        self[symbol] = filled(value)
-
-
 def _derivative_tickers(making: Making) -> Route:
     emit = making.emitter.derivative_ticker
-    last_prices = _Known()
-    open_interests = _Known()
+    last_prices = Known[str, str | Number | None]()
+    open_interests = Known[str, str | Number | None]()
 
     def execution(message: _ExecutionMessage) -> bool:
-        last_prices.tell(message.data.symbol, message.data.price)
+        last_prices[message.data.symbol] = filled(message.data.price)
         return True
 
     def details(message: _DetailsMessage) -> bool:
-        open_interests.tell(message.data.symbol, message.data.open_interest)
+        open_interests[message.data.symbol] = filled(message.data.open_interest)
         return True
 
     def instrument(message: _InstrumentMessage) -> bool:

@@ -9,6 +9,7 @@ from google.protobuf.message import Message as ProtobufMessage
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import AMOUNTS_FIRST, Objects
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -39,7 +40,6 @@ _DEPTH_SNAPSHOT: Final = "spot@public.aggre.depth.snapshot.v3.api.pb@10ms"
 _BOOK_TICKER: Final = "spot@public.aggre.bookTicker.v3.api.pb@10ms"
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects("price", "quantity")
-_MAX_SYMBOLS: Final = 100_000
 
 
 class _Deal(Struct, gc=False):
@@ -139,22 +139,14 @@ def _book_changes(making: Making) -> Route:
     decode = Decoder(_DepthMessage, strict=False).decode
     decode_snapshot = Decoder(_DepthSnapshotMessage, strict=False).decode
     emit = making.emitter.book_change
-    books: dict[str, _SpotBook] = {}
-
-    def book_of(symbol: str) -> _SpotBook:
-        book = books.get(symbol)
-        if book is None:
-            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
-                books.clear()
-            book = books[symbol] = _SpotBook(symbol, _DEPTH, making)
-        return book
+    books = Made[str, _SpotBook](lambda symbol: _SpotBook(symbol, _DEPTH, making))
 
     def depth(line: bytes) -> bool:
         message = decode(line)
         update = message.content
         if update is None:
             return False
-        if book_of(message.symbol).takes(update):
+        if books[message.symbol].takes(update):
             timestamp = time(message.timestamp, "depth", "sendTime")
             emit(message.symbol, False, update.bids, update.asks, timestamp, _LEVELS)
         return True
@@ -164,7 +156,7 @@ def _book_changes(making: Making) -> Route:
         content = message.content
         if content is None:
             return False
-        book = book_of(message.symbol)
+        book = books[message.symbol]
         if book.has_snapshot or content.bids is None or content.asks is None:
             return True
         snapshot_id = content.last_id or 0
@@ -299,27 +291,19 @@ def _futures_book_changes(making: Making) -> Route:
     decode = Decoder(_FuturesDepthMessage).decode
     decode_snapshot = Decoder(_FuturesSnapshotMessage).decode
     emit = making.emitter.book_change
-    books: dict[str, _FuturesBook] = {}
-
-    def book_of(symbol: str) -> _FuturesBook:
-        book = books.get(symbol)
-        if book is None:
-            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
-                books.clear()
-            book = books[symbol] = _FuturesBook(symbol, "push.depth", making)
-        return book
+    books = Made[str, _FuturesBook](lambda symbol: _FuturesBook(symbol, "push.depth", making))
 
     def depth(line: bytes) -> bool:
         message = decode(line)
         update = message.data
-        if book_of(message.symbol).takes(update):
+        if books[message.symbol].takes(update):
             timestamp = time(message.timestamp, "push.depth", "ts")
             emit(message.symbol, False, update.bids, update.asks, timestamp)
         return True
 
     def snapshot(line: bytes) -> bool:
         message = decode_snapshot(line)
-        book = book_of(message.symbol)
+        book = books[message.symbol]
         content = message.data
         if book.has_snapshot or content.bids is None or content.asks is None:
             return True
@@ -365,12 +349,10 @@ def _derivative_tickers(making: Making) -> Route:
     decode = Decoder(_TickerMessage).decode
     decode_funding = Decoder(_FundingMessage).decode
     emit = making.emitter.derivative_ticker
-    fundings: dict[str, tuple[str | Number | None, int]] = {}
+    fundings = Known[str, tuple[str | Number | None, int]]()
 
     def funding(line: bytes) -> bool:
         row = decode_funding(line).data
-        if len(fundings) >= _MAX_SYMBOLS:  # made up by a broken feed
-            fundings.clear()
         settles_at = time(row.settles_at, "push.funding.rate", "nextSettleTime")
         fundings[row.symbol] = filled(row.rate), settles_at
         return True

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.emit import PAIRS
 from tardis_machine.emit.shapes import (
     Amount,
@@ -417,7 +418,7 @@ def dollar_index_of(symbol: str) -> str:
 def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
     def make(making: Making) -> Route:
         emit = making.emitter.derivative_ticker
-        index_prices: dict[str | None, str | int | float] = {}
+        index_prices = Known[str | None, str | int | float]()
 
         def index_tickers(message: Tickers5) -> bool:
             for row in message.data or ():

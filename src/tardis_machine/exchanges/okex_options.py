@@ -5,6 +5,7 @@ from typing import Final, Literal
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.exchanges.dispatch import Part, Route, named
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, finite, nonzero, time
@@ -27,7 +28,6 @@ from tardis_machine.exchanges.okex import (
 from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.times import cut_ms
 
-_MAX_SYMBOLS: Final = 100_000
 _NO_TICKER: Final = Ticker5()
 
 
@@ -71,7 +71,7 @@ def _option_summaries_3(making: Making) -> Route:
     decode = Decoder(_Summaries3).decode
     emit = making.emitter.option_summary
     options = Options("option/summary", _option)
-    index_prices: dict[str | None, str | int | float] = {}
+    index_prices = Known[str | None, str | int | float]()
 
     def index_tickers(line: bytes) -> bool:
         for row in decode(line).data:
@@ -131,7 +131,7 @@ class _Summaries5(Struct, gc=False):
     data: list[_Summary5] | UnsetType = UNSET
 
 
-class _Memory(dict[str | None, str | int | float]):
+class _Memory(Known[str | None, str | int | float]):
     """The latest of a number by symbol; what is no number is not remembered."""
 
     __slots__ = ()
@@ -139,8 +139,6 @@ class _Memory(dict[str | None, str | int | float]):
     def learn(self, name: str | None, value: Sent) -> None:
         number = finite(value)
         if number is not None:
-            if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
-                self.clear()
             self[name] = number
 
 
@@ -149,7 +147,7 @@ def _option_summaries_5(making: Making) -> Route:
     emit = making.emitter.option_summary
     options = Options("opt-summary", _option)
     index_prices, interests, mark_prices = _Memory(), _Memory(), _Memory()
-    tickers: dict[str | None, Ticker5] = {}
+    tickers = Known[str | None, Ticker5]()
 
     def learn(message: Tickers5) -> bool:
         for row in message.data or ():
@@ -159,9 +157,8 @@ def _option_summaries_5(making: Making) -> Route:
         return message.data is not UNSET
 
     def learn_tickers(message: Tickers5) -> bool:
-        if len(tickers) >= _MAX_SYMBOLS:
-            tickers.clear()
-        tickers.update((row.symbol, row) for row in message.data or ())
+        for row in message.data or ():
+            tickers[row.symbol] = row
         return message.data is not UNSET
 
     def summaries(line: bytes) -> bool:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from tardis_machine.bounded import Known
 from tardis_machine.exchanges.errors import MapperError
-
-_MAX_NAMES: Final = 100_000
 
 
 class Option(NamedTuple):
@@ -18,7 +17,7 @@ class Option(NamedTuple):
     expiration: int
 
 
-class Options(dict[str, Option]):
+class Options(Known[str, Option]):
     """Options by name; `read` raises ValueError for what is no option's name."""
 
     __slots__ = ("_channel", "_read")
@@ -32,8 +31,6 @@ class Options(dict[str, Option]):
             option = self._read(name)
         except ValueError:
             raise MapperError(self._channel, f"not an option's name: {name}") from None
-        if len(self) >= _MAX_NAMES:  # made up by a broken feed
-            self.clear()
         self[name] = option
         return option
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known
 from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Part, Route, decoded, named, prefixed
@@ -20,7 +21,6 @@ _OLD: Final = "price_aggregated_book"
 _OLD_UNTIL: Final = date("2022-08-02T00:00:00.000Z")
 _UPDATES: Final = 2
 _NAMED: Final = 3
-_MAX_CHANNELS: Final = 100_000
 _MAX_INDEX: Final = 2**32 - 1
 
 Number = str | int | float
@@ -38,7 +38,7 @@ def _old_name(message: Any) -> str | None:
 _ARRAYS: Final = decoded(_decode_old, _old_name)
 
 
-class _Symbols(dict[int, str]):
+class _Symbols(Known[int, str]):
     """Symbols by the number of their channel, for arrays that do not name theirs."""
 
     def of(self, message: list[Any]) -> str | None:
@@ -47,8 +47,6 @@ class _Symbols(dict[int, str]):
         if not isinstance(number, int):
             raise MapperError(_OLD, "no number of a channel")
         if len(message) > _NAMED and isinstance(message[_NAMED], str):
-            if len(self) >= _MAX_CHANNELS:  # made up by a broken feed
-                self.clear()
             self[number] = message[_NAMED]
         return self.get(number)
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
+from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import PAIRS, Emitter, Layout, Objects
 from tardis_machine.exchanges.dialect import (
     Dialect,
@@ -40,7 +41,6 @@ _V3_SINCE: Final = date("2026-06-29T22:02:00.000Z")
 _NO_LEVELS: Final = Raw(b"[]")
 _REST_LEVELS: Final = Objects("price", "quantity")
 _KEPT_UPDATES: Final = 2000
-_MAX_SYMBOLS: Final = 100_000
 _EXCHANGE_TRADE: Final = 1
 """The source of trades that were made here; others only show where the market is."""
 
@@ -97,18 +97,8 @@ class _Book:
             self._emit(self._symbol, False, update.bids, update.asks, update.timestamp)
 
 
-def _books(making: Making) -> Callable[[str], _Book]:
-    books: dict[str, _Book] = {}
-
-    def book_of(symbol: str) -> _Book:
-        book = books.get(symbol)
-        if book is None:
-            if len(books) >= _MAX_SYMBOLS:  # made up by a broken feed
-                books.clear()
-            book = books[symbol] = _Book(symbol, making)
-        return book
-
-    return book_of
+def _books(making: Making) -> Made[str, _Book]:
+    return Made(lambda symbol: _Book(symbol, making))
 
 
 def _channel_last(parts: Mapping[str, Handler | Part[Any]]) -> Route:
@@ -170,7 +160,7 @@ class _OldBookMessage(Struct, gc=False):
 
 def _old_book_changes(making: Making) -> Route:
     decode = Decoder(_OldBookMessage).decode
-    book_of = _books(making)
+    books = _books(making)
 
     def update(line: bytes) -> bool:
         message = decode(line)
@@ -178,7 +168,7 @@ def _old_book_changes(making: Making) -> Route:
         if row is None:
             return False
         timestamp = time(message.timestamp, "orderbookupdate", "ts")
-        book_of(row.symbol).update(_Kept(row.previous, row.bids, row.asks, timestamp))
+        books[row.symbol].update(_Kept(row.previous, row.bids, row.asks, timestamp))
         return True
 
     def answer(line: bytes) -> bool:
@@ -186,7 +176,7 @@ def _old_book_changes(making: Making) -> Route:
         row = message.data
         if row is None or message.event != "request" or not message.success:
             return False
-        book_of(row.symbol).start(row.bids, row.asks, time(row.timestamp, "orderbook", "ts"))
+        books[row.symbol].start(row.bids, row.asks, time(row.timestamp, "orderbook", "ts"))
         return True
 
     return _channel_last({"orderbookupdate": update, "orderbook": answer})
@@ -196,14 +186,12 @@ def _spot(symbol: str) -> str:
     return symbol.upper().replace("PERP_", "SPOT_", 1)
 
 
-class _Indexes(dict[str, Sent]):
+class _Indexes(Known[str, Sent]):
     """Index prices by the perpetual they are for: a ticker takes them up with its next message."""
 
     __slots__ = ()
 
     def learn(self, spot: str | None, price: Sent) -> bool:
-        if len(self) >= _MAX_SYMBOLS:  # made up by a broken feed
-            self.clear()
         self[symbol(spot, "indexprice").replace("SPOT_", "PERP_", 1)] = price
         return True
 
@@ -357,13 +345,13 @@ class _BookMessage(Struct, gc=False):
 
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_BookMessage).decode
-    book_of = _books(making)
+    books = _books(making)
 
     def take(message: _BookMessage) -> bool:
         row = message.data
         # REST answers have neither symbol nor time inside.
         named_in_topic = message.topic.partition("@")[2].partition("@")[0]
-        book = book_of(symbol(row.symbol or named_in_topic or None, "orderbookupdate"))
+        book = books[symbol(row.symbol or named_in_topic or None, "orderbookupdate")]
         if message.generated:
             sent = message.timestamp if row.timestamp is UNSET else row.timestamp
             book.start(row.bids, row.asks, time(sent, "orderbook", "ts"), row.layout())

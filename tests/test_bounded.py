@@ -1,0 +1,35 @@
+"""What is remembered by name, and forgotten when a feed makes up too many."""
+
+import pytest
+
+from tardis_machine import bounded
+from tardis_machine.bounded import Known, Made, Seen
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "MAX_NAMES", 2)
+
+
+def test_known_names_may_be_told_again_however_many_there_are() -> None:
+    known = Known[str, int]()
+    for name, value in (("a", 1), ("b", 2), ("a", 3)):
+        known[name] = value
+    assert known == {"a": 3, "b": 2}
+    known["c"] = 4
+    assert known == {"c": 4}
+
+
+def test_seen_starts_anew() -> None:
+    seen = Seen[str]()
+    for name in "abc":
+        seen.add(name)
+    assert seen == {"c"}
+
+
+def test_what_was_made_is_dropped_before_it_is_forgotten() -> None:
+    dropped: list[str] = []
+    made = Made[str, str](str.upper, dropped.append)
+    assert [made[name] for name in "abac"] == ["A", "B", "A", "C"]
+    assert dropped == ["A", "B"]
+    assert made == {"c": "C"}
