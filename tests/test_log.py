@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tardis_machine.log import HumanFormatter, JsonFormatter, Throttle, configure
+from tardis_machine.log import HumanFormatter, JsonFormatter, Throttle, configure, show_warnings
 
 
 def record(message: str, **details: object) -> logging.LogRecord:
@@ -90,3 +90,20 @@ def test_a_throttle_counts_what_it_holds_back() -> None:
     assert throttle.allow() is None
     always = Throttle(0)
     assert [always.allow(), always.allow()] == [0, 0]
+
+
+def test_a_program_without_logging_sees_warnings_with_their_details(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = logging.getLogger("tardis_machine")
+    monkeypatch.setattr(ours, "handlers", [])
+    show_warnings()
+    show_warnings()
+    told = logging.getLogger("tardis_machine.history")
+    told.warning("shown to whoever set it up")
+    assert "shown" not in capsys.readouterr().err  # pytest has set it up
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    told.warning("slice fetch failed", extra={"attempt": 1, "error": "no network"})
+    told.info("a detail")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('warning slice fetch failed attempt=1 error="no network"')

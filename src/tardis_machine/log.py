@@ -85,6 +85,26 @@ def configure(
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
 
 
+class LastResort(logging.StreamHandler[TextIO]):
+    """Shows warnings with their details in programs that have not set up logging themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setLevel(logging.WARNING)
+        self.setFormatter(HumanFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def show_warnings() -> None:
+    """Make sure that whoever uses this package as a library sees why it waits."""
+    ours = logging.getLogger("tardis_machine")
+    if not any(isinstance(handler, LastResort) for handler in ours.handlers):
+        ours.addHandler(LastResort())
+
+
 class Throttle:
     """Lets one event per interval through and counts the rest: rates, not floods."""
 

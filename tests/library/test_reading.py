@@ -138,6 +138,14 @@ def test_one_that_is_dropped_leaves_nothing_behind() -> None:
     assert history() is None
 
 
+def test_a_replay_says_what_it_is() -> None:
+    told = normalized()
+    what = "NormalizedReplay of bitmex 2024-03-01T00:00:00.000000Z to 2024-03-01T00:01:00.000000Z"
+    assert repr(told) == f"<{what}: 0% read>"
+    list(told)
+    assert repr(told) == f"<{what}: read>"
+
+
 def test_messages_are_typed_and_tell_their_time() -> None:
     trade = next(replay_normalized("bitmex", data_types=["trade"], **SPAN))
     assert isinstance(trade, Trade)

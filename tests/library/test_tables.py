@@ -61,6 +61,9 @@ def test_others_take_a_replay_as_it_is() -> None:
     expected = trades().to_arrow()
     assert pa.table(trades()) == expected
     assert pl.DataFrame(trades()).to_arrow().num_rows == expected.num_rows
+    looked_at = trades()
+    assert pa.RecordBatchReader.from_stream(looked_at).schema == expected.schema
+    assert pa.table(looked_at) == expected
 
 
 def test_a_table_of_one_among_several_types() -> None:

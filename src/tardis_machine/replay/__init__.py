@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 from tardis_machine.config import resolve
 from tardis_machine.history import History
 from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.log import show_warnings
 from tardis_machine.merge import Batch
 from tardis_machine.messages import (
     BookChange,
@@ -298,3 +299,4 @@ class _CalledModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CalledModule
+show_warnings()

@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.filters import Filter
 from tardis_machine.history import History, Reader
+from tardis_machine.messages import Time
 from tardis_machine.options import ReplayNormalizedOptions, ReplayOptions, common_speed
 from tardis_machine.pacing import Clock, Schedule
 from tardis_machine.waiting import settled
@@ -131,9 +132,14 @@ class MessageReplay(Replay, Generic[B, M_co]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
+        self._asked = [f"{each.exchange} {Time(each.from_)} to {Time(each.to)}" for each in options]
         self._begun = self._ended = False
         self._iterated: Iterator[B] | None = None
         self._current: Iterator[M_co] = iter(())
+
+    def __repr__(self) -> str:
+        state = "read" if self._ended else "closed" if self._closed else f"{self.progress:.0%} read"
+        return f"<{type(self).__name__} of {', '.join(self._asked)}: {state}>"
 
     @abstractmethod
     def _steps(self) -> Iterator[B]:

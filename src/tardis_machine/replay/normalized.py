@@ -160,7 +160,10 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Let `pyarrow.table`, `polars.DataFrame`, DuckDB and others take a replay as it is."""
-        return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
+        layout = arrow.Layout(self._table_type(None))
+        # Some open a first stream for its schema alone: only what is read begins the replay.
+        begun_late = (batch for source in (self.batches,) for batch in source())
+        return arrow.reader(begun_late, layout).__arrow_c_stream__(requested_schema)
 
     def _table_type(self, asked: str | None) -> str:
         if asked is None and len(self.data_types) == 1:
