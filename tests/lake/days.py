@@ -1,7 +1,7 @@
 """Days of history made by hand, in a cache, as if they had been fetched."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -16,13 +16,11 @@ DAY_US = 86_400_000_000
 MINUTES = 1440
 
 
-def write_day(
-    directory: Path, minutes: Mapping[int, bytes], *, symbols: tuple[str, ...] | None = None
-) -> Path:
+def write_day(directory: Path, minutes: Mapping[int, bytes], *, day: int = 0) -> Path:
     """Write a day of bitmex of which these minutes have lines, for trades and book changes."""
-    filters = [Filter(channel, symbols) for channel in ("orderBookL2", "trade")]
+    filters = [Filter(channel) for channel in ("orderBookL2", "trade")]
     lines = (minutes.get(minute, b"") for minute in range(MINUTES))
-    write(directory, "bitmex", START, lines, filters=filters)
+    write(directory, "bitmex", START + timedelta(days=day), lines, filters=filters)
     return directory
 
 

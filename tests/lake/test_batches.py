@@ -7,10 +7,12 @@ from threading import Barrier
 from urllib.parse import urlsplit
 
 import pytest
+from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame, SparkSession
 
 from tardis_machine.lake import silver
 from tardis_machine.lake.batches import Written, grouped, write_batch, write_silver
+from tardis_machine.lake.rebuild import rebuild
 from tardis_machine.lake.spans import Span, condition
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Commit, Tables
 from tests.lake.conftest import records
@@ -38,6 +40,17 @@ def test_a_batch_is_written_once_however_often_it_comes(
     batch = records(spark, values)
     first = write_batch(tables, batch, Commit("stream/a", 0))
     assert first == Written(20, 2, {"trade": 16, "bookChange": 1})
+
+    # Times are numbers that any reader knows; what differs in each row has no dictionary.
+    [file] = tables.read(SILVER["trade"]).inputFiles()
+    metadata = ParquetFile(urlsplit(file).path).metadata
+    written = {
+        column.path_in_schema: (column.physical_type, set(column.encodings))
+        for column in map(metadata.row_group(0).column, range(metadata.num_columns))
+    }
+    assert written["local_ts"] == ("INT64", {"DELTA_BINARY_PACKED"})
+    assert written["event_id"] == ("BYTE_ARRAY", {"DELTA_BYTE_ARRAY"})
+    assert "RLE_DICTIONARY" in written["price"][1]
 
     # The same batch again, as after a crash: nothing changes, and nothing is counted.
     again = write_batch(tables, batch, Commit("stream/a", 0))
@@ -90,6 +103,12 @@ def test_silver_can_be_made_from_bronze_later(spark: SparkSession, tables: Table
     assert write_silver(tables, bronze, grouped(bronze)) == ({"trade": 5}, 1)
     assert write_silver(tables, bronze, grouped(bronze)) == ({"trade": 0}, 0)
     assert [row.stage for row in tables.read(QUARANTINE).collect()] == ["silver"]
+    # Made anew, it has the same rows, and no others.
+    tables.delete(SILVER["trade"], "position = 3")
+    write_batch(tables, records(spark, [trade(20)]), Commit("stream/b", 0))
+    rebuild(tables)
+    positions = [row.position for row in tables.read(SILVER["trade"]).collect()]
+    assert sorted(positions) == [0, 1, 2, 3, 4, 20]
 
 
 def test_two_writers_that_overlap_insert_each_event_once(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tardis_machine.bronze import Context, Encoder, Origin
@@ -20,7 +21,7 @@ from tardis_machine.lake.sources.projections import (
     Rows,
     project,
 )
-from tardis_machine.lake.sources.tardis import slices
+from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
@@ -156,6 +157,21 @@ def test_what_has_no_row_is_counted_and_can_be_read_whole(tmp_path: Path) -> Non
     assert rejects[2]["reason"].startswith("price '1000000000000000000000000000000' does not fit")
     assert (rejects[2]["symbol"], rejects[2]["data_type"]) == ("XBTUSD", "trade")
     assert later == []
+
+
+def test_buckets_of_symbols_bring_the_same_rows() -> None:
+    whole = msgspec.structs.replace(
+        options(0, MINUTE_US, types=["trade", "quote"], exchange="bitmex"),
+        symbols=("ETHUSD", "XBTUSD"),
+    )
+    buckets = bucketed(whole, 2)
+    assert [each.symbols for each in buckets] == [("ETHUSD",), ("XBTUSD",)]
+    with History(source=SAMPLE) as history:
+        for case in ("trade", "quote"):
+            expected = sound(rows(Rows(case), whole, history))
+            apart = [sound(rows(Rows(case), bucket, history)) for bucket in buckets]
+            assert apart[0]
+            assert apart[0] | apart[1] == expected
 
 
 def test_memory_does_not_grow_with_the_length_of_a_day() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -54,22 +55,35 @@ def test_production_settings_are_tested(spark: SparkSession) -> None:
     assert tuple(row) == ("UTC", ZONE)
 
 
-def test_a_jvm_that_has_ended_is_named_and_what_to_do_about_it() -> None:
-    program = (
-        "import os, signal\n"
-        "from tardis_machine.lake.session import died, session\n"
-        "spark = session(master='local[1]', settings={'spark.driver.memory': '512m'})\n"
-        "os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)\n"
-        "try:\n"
-        "    spark.range(10).count()\n"
-        "except Exception as error:\n"
-        "    print(died(error))\n"
-        "    os._exit(0)\n"
-    )
+ENDS_WITHIN_A_DAY = """
+import os, signal, sys
+from tardis_machine.cli import main
+from tardis_machine.lake import backfill
+write = backfill.UnitWriter.write
+def write_with_a_jvm_that_ends(self):
+    os.kill(self._tables.spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+    return write(self)
+backfill.UnitWriter.write = write_with_a_jvm_that_ends
+sys.exit(main(["lake", *sys.argv[1:]]))
+"""
+"""The command, but for a JVM that is killed as the first day begins."""
+
+
+def test_a_jvm_that_has_ended_is_named_and_what_to_do_about_it(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=600
+        [
+            *(sys.executable, "-c", ENDS_WITHIN_A_DAY, "backfill", "--sample-data"),
+            *("--exchange", "bitmex", "--types", "trade", "--to-tables", tmp_path / "tables"),
+            *("--from", "2024-03-01", "--to", "2024-03-01T00:01", "--master", "local[1]"),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
-    assert "Spark's JVM has ended, most likely for want of memory" in done.stdout, done.stderr
-    assert "--spark spark.driver.memory=4g" in done.stdout
+    assert done.returncode == 1, done.stderr
+    said = "failed: bitmex 2024-03-01: Spark's JVM has ended, most likely for want of memory."
+    assert f"{said} Give it more with --spark spark.driver.memory=4g" in done.stderr
+    assert done.stderr.count("day failed") == 1  # another attempt would find no JVM either
     assert died(ValueError("anything else")) is None
     assert "ran out of memory" in str(died(ValueError("java.lang.OutOfMemoryError: …")))

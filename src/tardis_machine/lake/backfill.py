@@ -11,6 +11,7 @@ from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.manifest import MALFORMED, Count
 from tardis_machine.lake.running import Progress, Report, run_lanes
 from tardis_machine.lake.session import parallelism
+from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
 from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Table, Tables, among
@@ -183,19 +184,18 @@ class UnitWriter:
 
 def read(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame":
     """Read a unit from history."""
-    reader = (
-        tables.spark.read.format("tardis")
-        .options(**source)
-        .option("exchange", unit.exchange)
-        .option("from", moment(unit.start).isoformat())
-        .option("to", moment(unit.end).isoformat())
-        .option("dataTypes", ",".join(unit.data_types))
-        .option("withDisconnectMessages", "true")
-        .option("requestId", unit.id)
-    )
+    options = {
+        **source,
+        "exchange": unit.exchange,
+        "from": moment(unit.start).isoformat(),
+        "to": moment(unit.end).isoformat(),
+        "dataTypes": ",".join(unit.data_types),
+        "withDisconnectMessages": "true",
+        "requestId": unit.id,
+    }
     if unit.symbols is not None:
-        reader = reader.option("symbols", ",".join(unit.symbols))
-    return reader.load()
+        options["symbols"] = ",".join(unit.symbols)
+    return tardis.replayed(tables.spark, options)
 
 
 def key(unit: Unit, alias: str = "") -> str:

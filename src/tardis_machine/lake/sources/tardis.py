@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,7 +56,7 @@ from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normali
 from tardis_machine.sample import SAMPLE
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _FORMAT: Final = "tardis"
 _HOUR_US: Final = 3_600_000_000
@@ -119,7 +120,7 @@ class TardisDataSource(DataSource):
     def schema(self) -> str:
         return schema_of(self._projection().columns)
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: Any) -> "TardisReader":
         where = Where(
             self.options.get("cacheDir"),
             self.options.get("endpoint"),
@@ -241,6 +242,28 @@ class TardisReader(DataSourceReader):
         self._replays = [
             kept for replay in self._replays if (kept := confined(replay, start, end)) is not None
         ]
+
+
+def replayed(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
+    """Read what `spark.read.format("tardis")` would, planned in this process.
+
+    A source in Python is asked for its schema, filters and tasks in processes of their own, which
+    costs more than a small day.
+    """
+    source = TardisDataSource(dict(options))
+    reader = source.reader(None)
+    parts = reader.partitions()
+    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(
+        partial(_read, reader, parts), source.schema()
+    )
+
+
+def _read(
+    reader: "TardisReader", parts: Sequence[Slice], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from reader.read(parts[number])
 
 
 def bucketed(replay: ReplayNormalizedOptions, count: int) -> list[ReplayNormalizedOptions]:
