@@ -5,20 +5,31 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Generic, Literal, Self, TypedDict, Unpack, overload
 
 from tardis_machine.live.errors import SlowConsumerError
 from tardis_machine.live.hub import Hub, Joined
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.messages import Message, decode_lines
+from tardis_machine.messages import (
+    BookChange,
+    BookSnapshot,
+    BookTicker,
+    DerivativeTicker,
+    Liquidation,
+    Message,
+    OptionSummary,
+    Trade,
+    decode_lines,
+)
 from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
 from tardis_machine.replay import Batch
-from tardis_machine.replay.arguments import requests
+from tardis_machine.replay.arguments import StreamRequest, Types, requests
+from tardis_machine.replay.base import M_co
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
 
 
-class NormalizedStream:
+class NormalizedStream(Generic[M_co]):
     """Streams of exchanges, merged in the order of arrival.
 
     Iterate over it for typed messages, or over `batches()` for the bytes. It ends when it is
@@ -79,11 +90,11 @@ class NormalizedStream:
         finally:
             await self.aclose()
 
-    async def __aiter__(self) -> AsyncGenerator[Message, None]:
+    async def __aiter__(self) -> AsyncGenerator[M_co, None]:
         async with aclosing(self.batches()) as batches:
             async for batch in batches:
                 for message in decode_lines(batch.data):
-                    yield message
+                    yield message  # type: ignore[misc]  # by the types asked for
 
     async def aclose(self) -> None:
         """Stop; a consumer that waits gets to the end. Harmless when repeated."""
@@ -106,24 +117,75 @@ class NormalizedStream:
         await self.aclose()
 
 
+class _One(TypedDict, total=False):
+    symbols: Sequence[str] | None
+    with_error_messages: Literal[False]
+    timeout_interval_ms: int
+    hub: Hub | None
+
+
+@overload
 def stream_normalized(
-    *,
+    exchange: str, *, data_types: Types[Literal["trade"]], **asked: Unpack[_One]
+) -> NormalizedStream[Trade]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["book_change"]], **asked: Unpack[_One]
+) -> NormalizedStream[BookChange]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
+) -> NormalizedStream[DerivativeTicker]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["book_ticker"]], **asked: Unpack[_One]
+) -> NormalizedStream[BookTicker]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["liquidation"]], **asked: Unpack[_One]
+) -> NormalizedStream[Liquidation]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["option_summary"]], **asked: Unpack[_One]
+) -> NormalizedStream[OptionSummary]: ...
+@overload
+def stream_normalized(
+    exchange: str, *, data_types: Types[Literal["quote"]], **asked: Unpack[_One]
+) -> NormalizedStream[BookSnapshot]: ...
+@overload
+def stream_normalized(
     exchange: str,
+    *,
     data_types: Sequence[str],
     symbols: Sequence[str] | None = None,
     with_disconnect_messages: bool = False,
     with_error_messages: bool = False,
-    timeout_interval_ms: int = 10_000,
+    timeout_interval_ms: int | None = None,
     hub: Hub | None = None,
-) -> NormalizedStream:
+) -> NormalizedStream[Message]: ...
+@overload
+def stream_normalized(
+    exchange: Sequence[StreamRequest], /, *, hub: Hub | None = None
+) -> NormalizedStream[Message]: ...
+def stream_normalized(
+    exchange: str | Sequence[StreamRequest] | None = None,
+    *,
+    data_types: Sequence[str] | None = None,
+    symbols: Sequence[str] | None = None,
+    with_disconnect_messages: bool = False,
+    with_error_messages: bool = False,
+    timeout_interval_ms: int | None = None,
+    hub: Hub | None = None,
+) -> NormalizedStream[Any]:
     """Stream one exchange's normalized and computed messages.
 
-    >>> async for trade in stream_normalized(exchange="bitmex", symbols=["XBTUSD"],
+    >>> async for trade in stream_normalized("bitmex", symbols=["XBTUSD"],
     ...                                      data_types=["trade"]): ...
 
-    Close it when done, best by `async with`.
+    A list of dictionaries of these arguments is several streams, in the order of arrival. Close it
+    when done, best by `async with`.
     """
-    [asked] = requests(
+    texts = requests(
         exchange,
         data_types=data_types,
         symbols=symbols,
@@ -131,5 +193,5 @@ def stream_normalized(
         with_error_messages=with_error_messages,
         timeout_interval_ms=timeout_interval_ms,
     )
-    options = parse_stream_normalized(asked, strict=True)
+    options = parse_stream_normalized(f"[{','.join(texts)}]", strict=True)
     return NormalizedStream(options, hub=hub)

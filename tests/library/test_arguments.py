@@ -127,7 +127,14 @@ def test_options_beside_or_inside_a_list() -> None:
         replay([raw, raw], sample=True)  # type: ignore[list-item]
 
 
-def test_live_streams_take_one_symbol_and_refuse_what_is_unknown() -> None:
+async def test_live_streams_take_one_symbol_or_a_list_and_refuse_what_is_unknown() -> None:
+    one = stream_normalized("bitmex", data_types="trade", symbols="XBTUSD")
+    assert [(each.symbols, each.data_types) for each in one._options] == [(("XBTUSD",), ("trade",))]
+    asked: list[Any] = [{"exchange": each, "data_types": ["trade"]} for each in ("bitmex", "upbit")]
+    several = stream_normalized(asked)
+    assert [each.exchange for each in several._options] == ["bitmex", "upbit"]
+    await several.aclose()
+    await one.aclose()
     with pytest.raises(OptionsError, match="did you mean bitmex"):
         stream_normalized(exchange="bitmax", data_types="trade", symbols="XBTUSD")
 

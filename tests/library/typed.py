@@ -10,8 +10,10 @@ from tardis_machine import (
     Trade,
     replay,
     replay_normalized,
+    stream_normalized,
 )
 from tardis_machine.replay import NormalizedReplay, RawMessage
+from tardis_machine.stream import NormalizedStream
 
 
 def one_type_is_that_of_its_messages() -> None:
@@ -40,6 +42,16 @@ def several_types_are_any_of_them() -> None:
         [{"exchange": "bitmex", "from_": "", "to": "", "data_types": ["trade"]}], sample=True
     )
     assert_type(next(merged), Message)
+
+
+async def live_ones_are_typed_the_same() -> None:
+    async with stream_normalized("bitmex", data_types=["trade"], symbols=["XBTUSD"]) as trades:
+        async for trade in trades:
+            assert_type(trade, Trade)
+    told = stream_normalized("bitmex", data_types=["trade"], with_error_messages=True)
+    assert_type(told, NormalizedStream[Message])
+    merged = stream_normalized([{"exchange": "bitmex", "data_types": ["trade"]}])
+    assert_type(merged, NormalizedStream[Message])
 
 
 def raw_messages_may_be_disconnects() -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tardis_machine.config import resolve
 from tardis_machine.history import History
@@ -36,6 +36,7 @@ from tardis_machine.replay.arguments import (
     NormalizedRequest,
     RawRequest,
     Span,
+    Types,
     requests,
 )
 from tardis_machine.replay.base import MessageReplay, ReplayEndedError
@@ -91,10 +92,6 @@ class _One(Span, _Normalizing, total=False):
     symbols: Sequence[str] | None
 
 
-T = TypeVar("T")
-_Types: TypeAlias = T | list[T] | tuple[T]
-
-
 def replay_normalized_many(
     options: Sequence[ReplayNormalizedOptions],
     *,
@@ -117,31 +114,31 @@ def replay_normalized_many(
 
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["trade"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["trade"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[Trade]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["book_change"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_change"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[BookChange]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[DerivativeTicker]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["book_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_ticker"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[BookTicker]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["liquidation"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["liquidation"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[Liquidation]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["option_summary"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["option_summary"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[OptionSummary]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: _Types[Literal["quote"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["quote"]], **asked: Unpack[_One]
 ) -> NormalizedReplay[BookSnapshot]: ...
 @overload
 def replay_normalized(

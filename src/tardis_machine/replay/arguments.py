@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, Final, Protocol, Required, TypedDict
+from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
@@ -51,6 +51,21 @@ class NormalizedRequest(Span, total=False):
     symbols: Sequence[str] | None
     with_disconnect_messages: bool
 
+
+class StreamRequest(TypedDict, total=False):
+    """One of several live streams."""
+
+    exchange: Required[str]
+    data_types: Required[Sequence[str]]
+    symbols: Sequence[str] | None
+    with_disconnect_messages: bool
+    with_error_messages: bool
+    timeout_interval_ms: int
+
+
+T = TypeVar("T")
+Types: TypeAlias = T | list[T] | tuple[T]
+"""Names of data types that type checkers can tell: one of them, by itself or in a list."""
 
 _NAMES: Final = {
     "from_": "from",
