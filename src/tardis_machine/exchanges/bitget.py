@@ -1,7 +1,7 @@
 """Bitget: spot and futures speak alike; version 3 renamed channels, and sends books as updates."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
@@ -54,9 +54,54 @@ from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 
 Maker = Callable[[Making], Route]
+A = TypeVar("A")
+R = TypeVar("R")
 _VERSION_3: Final = date("2026-04-28")
 _BOTH: Final = frozenset(("snapshot", "update"))
 _NO_FUNDING: Final = frozenset(("", "0"))
+
+
+class _Message(Struct, Generic[A, R], gc=False):
+    """What all channels have in common: whose rows they are, and what to do with them."""
+
+    arg: A
+    action: str | None = None
+    data: list[R] = []
+
+
+def _shape(
+    emits: Literal["trade", "book_change", "book_snapshot", "book_ticker"],
+    action: str,
+    argument: str,
+    data: Single | Rows,
+) -> Shape:
+    """A message with the symbol in its argument."""
+    arg = Object({argument: Symbol()})
+    return Shape(emits=emits, fields={"action": Is((action,)), "arg": arg, "data": data})
+
+
+def _trades(channel: str, decode: Callable[[bytes], _Message[Any, Any]], shape: Shape) -> Maker:
+    def make(making: Making) -> Route:
+        emit = making.emitter.trade
+
+        def trades(line: bytes) -> bool:
+            message = decode(line)
+            if message.action != "update":  # a snapshot repeats what was there before
+                return False
+            for row in message.data:
+                emit(
+                    symbol(message.arg.symbol, channel),
+                    row.id,
+                    row.price or required(row.price, channel, "price"),
+                    row.amount or required(row.amount, channel, "amount"),
+                    side(row.side, "buy"),
+                    time(row.timestamp, channel, "time"),
+                )
+            return True
+
+        return named({channel: Shaped(trades, shape)})
+
+    return make
 
 
 # Version 2 ----------------------------------------------------------------------------------------
@@ -68,57 +113,27 @@ class _Argument2(Struct, gc=False):
 
 class _Trade2(Struct, gc=False):
     price: Sent
-    size: Sent
+    amount: Sent = field(name="size")
     timestamp: Sent = field(name="ts", default=UNSET)
     id: str | None = field(name="tradeId", default=None)
     side: str | None = None
 
 
-class _Trades2(Struct, gc=False):
-    arg: _Argument2
-    action: str | None = None
-    data: list[_Trade2] = []
-
-
-def _trades_2(making: Making) -> Route:
-    decode = Decoder(_Trades2).decode
-    emit = making.emitter.trade
-
-    def trades(line: bytes) -> bool:
-        message = decode(line)
-        if message.action != "update":  # a snapshot repeats what was there before
-            return False
-        for row in message.data:
-            emit(
-                symbol(message.arg.symbol, "trade"),
-                row.id,
-                required(row.price, "trade", "price"),
-                required(row.size, "trade", "size"),
-                side(row.side, "buy"),
-                time(row.timestamp, "trade", "ts"),
-            )
-        return True
-
-    return named({"trade": Shaped(trades, _TRADES_2)})
-
-
-_SYMBOL_2: Final = Object({"instId": Symbol()})
-_TRADES_2: Final = Shape(
-    emits="trade",
-    fields={
-        "action": Is(("update",)),
-        "arg": _SYMBOL_2,
-        "data": Rows(
-            {
-                "ts": Milliseconds(text=True),
-                "price": Price(text=True),
-                "size": Amount(text=True),
-                "side": TakerSide(buy="buy", sell="sell"),
-                "tradeId": TextId(),
-            }
-        ),
-    },
+_TRADES_2: Final = _shape(
+    "trade",
+    "update",
+    "instId",
+    Rows(
+        {
+            "ts": Milliseconds(text=True),
+            "price": Price(text=True),
+            "size": Amount(text=True),
+            "side": TakerSide(buy="buy", sell="sell"),
+            "tradeId": TextId(),
+        }
+    ),
 )
+_trades_2: Final = _trades("trade", Decoder(_Message[_Argument2, _Trade2]).decode, _TRADES_2)
 
 
 class _Book2(Struct, gc=False):
@@ -127,14 +142,8 @@ class _Book2(Struct, gc=False):
     timestamp: Sent = field(name="ts", default=UNSET)
 
 
-class _Books2(Struct, gc=False):
-    arg: _Argument2
-    action: str | None = None
-    data: list[_Book2] = []
-
-
 def _book_changes_2(making: Making) -> Route:
-    decode = Decoder(_Books2).decode
+    decode = Decoder(_Message[_Argument2, _Book2]).decode
     emit = making.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
@@ -149,15 +158,13 @@ def _book_changes_2(making: Making) -> Route:
     return named({"books15": Shaped(book_changes, _BOOK_2)})
 
 
-_BOOK_2: Final = Shape(
-    emits="book_snapshot",
-    fields={
-        "action": Is(("snapshot",)),
-        "arg": _SYMBOL_2,
-        "data": Single(
-            {"asks": Asks(PAIRS), "bids": Bids(PAIRS), "ts": Milliseconds(text=True)},
-        ),
-    },
+_BOOK_2: Final = _shape(
+    "book_snapshot",
+    "snapshot",
+    "instId",
+    Single(
+        {"asks": Asks(PAIRS), "bids": Bids(PAIRS), "ts": Milliseconds(text=True)},
+    ),
 )
 
 
@@ -167,14 +174,8 @@ class _Best2(Struct, gc=False):
     timestamp: Sent = field(name="ts", default=UNSET)
 
 
-class _Bests2(Struct, gc=False):
-    arg: _Argument2
-    action: str | None = None
-    data: list[_Best2] = []
-
-
 def _book_tickers_2(making: Making) -> Route:
-    decode = Decoder(_Bests2).decode
+    decode = Decoder(_Message[_Argument2, _Best2]).decode
     emit = making.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
@@ -192,19 +193,17 @@ def _book_tickers_2(making: Making) -> Route:
     return named({"books1": Shaped(book_tickers, _BEST_2)})
 
 
-_BEST_2: Final = Shape(
-    emits="book_ticker",
-    fields={
-        "action": Is(("snapshot",)),
-        "arg": _SYMBOL_2,
-        "data": Single(
-            {
-                "asks": Single((AskPrice(text=True), AskAmount(text=True))),
-                "bids": Single((BidPrice(text=True), BidAmount(text=True))),
-                "ts": Milliseconds(text=True),
-            }
-        ),
-    },
+_BEST_2: Final = _shape(
+    "book_ticker",
+    "snapshot",
+    "instId",
+    Single(
+        {
+            "asks": Single((AskPrice(text=True), AskAmount(text=True))),
+            "bids": Single((BidPrice(text=True), BidAmount(text=True))),
+            "ts": Milliseconds(text=True),
+        }
+    ),
 )
 
 
@@ -217,6 +216,23 @@ class _Ticker2(Struct, gc=False):
     funding_rate: Sent = field(name="fundingRate", default=UNSET)
     funding_time: Sent = field(name="nextFundingTime", default=UNSET)
     timestamp: Sent = field(name="ts", default=UNSET)
+
+
+def _send(
+    emit: Callable[..., None], name: str, timestamp: Sent, row: Any, *, has_funding: bool
+) -> None:
+    """Send a ticker of either version."""
+    funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
+    emit(
+        name,
+        ticker_time(timestamp),
+        last_price=required(row.last, "ticker", "last price"),
+        open_interest=required(row.open_interest, "ticker", "open interest"),
+        funding_rate=required(row.funding_rate, "ticker", "fundingRate") if has_funding else None,
+        funding_timestamp=funding,
+        index_price=required(row.index_price, "ticker", "indexPrice"),
+        mark_price=required(row.mark_price, "ticker", "markPrice"),
+    )
 
 
 class _Tickers2(Struct, gc=False):
@@ -234,18 +250,7 @@ def _derivative_tickers_2(making: Making) -> Route:
             return False
         for row in message.data:
             has_funding = row.funding_time != "0"
-            rate = required(row.funding_rate, "ticker", "fundingRate") if has_funding else None
-            funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
-            emit(
-                symbol(row.symbol, "ticker"),
-                ticker_time(row.timestamp),
-                last_price=required(row.last, "ticker", "lastPr"),
-                open_interest=required(row.open_interest, "ticker", "holdingAmount"),
-                funding_rate=rate,
-                funding_timestamp=funding,
-                index_price=required(row.index_price, "ticker", "indexPrice"),
-                mark_price=required(row.mark_price, "ticker", "markPrice"),
-            )
+            _send(emit, symbol(row.symbol, "ticker"), row.timestamp, row, has_funding=has_funding)
         return True
 
     return named({"ticker": derivative_tickers})
@@ -266,51 +271,21 @@ class _Trade3(Struct, gc=False):
     side: str | None = field(name="S", default=None)
 
 
-class _Trades3(Struct, gc=False):
-    arg: _Argument3
-    action: str | None = None
-    data: list[_Trade3] = []
-
-
-def _trades_3(making: Making) -> Route:
-    decode = Decoder(_Trades3).decode
-    emit = making.emitter.trade
-
-    def trades(line: bytes) -> bool:
-        message = decode(line)
-        if message.action != "update":
-            return False
-        for row in message.data:
-            emit(
-                symbol(message.arg.symbol, "publicTrade"),
-                row.id,
-                row.price or required(row.price, "publicTrade", "p"),
-                row.amount or required(row.amount, "publicTrade", "v"),
-                side(row.side, "buy"),
-                time(row.timestamp, "publicTrade", "T"),
-            )
-        return True
-
-    return named({"publicTrade": Shaped(trades, _TRADES_3)})
-
-
-_SYMBOL_3: Final = Object({"symbol": Symbol()})
-_TRADES_3: Final = Shape(
-    emits="trade",
-    fields={
-        "action": Is(("update",)),
-        "arg": _SYMBOL_3,
-        "data": Rows(
-            {
-                "p": Price(text=True),
-                "v": Amount(text=True),
-                "S": TakerSide(buy="buy", sell="sell"),
-                "T": Milliseconds(text=True),
-                "i": TextId(),
-            }
-        ),
-    },
+_TRADES_3: Final = _shape(
+    "trade",
+    "update",
+    "symbol",
+    Rows(
+        {
+            "p": Price(text=True),
+            "v": Amount(text=True),
+            "S": TakerSide(buy="buy", sell="sell"),
+            "T": Milliseconds(text=True),
+            "i": TextId(),
+        }
+    ),
 )
+_trades_3: Final = _trades("publicTrade", Decoder(_Message[_Argument3, _Trade3]).decode, _TRADES_3)
 
 
 class _Book3(Struct, gc=False):
@@ -321,14 +296,8 @@ class _Book3(Struct, gc=False):
     previous_id: int | None = field(name="pseq", default=None)
 
 
-class _Books3(Struct, gc=False):
-    arg: _Argument3
-    action: str | None = None
-    data: list[_Book3] = []
-
-
 def _book_changes_3(making: Making) -> Route:
-    decode = Decoder(_Books3).decode
+    decode = Decoder(_Message[_Argument3, _Book3]).decode
     emit = making.emitter.book_change
     ids = Continuity("books", checks_ids=making.checks_ids)
 
@@ -349,21 +318,19 @@ def _book_changes_3(making: Making) -> Route:
     return named({"books": making.unchecked(book_changes, _UPDATE_3)})
 
 
-_UPDATE_3: Final = Shape(
-    emits="book_change",
-    fields={
-        "action": Is(("update",)),
-        "arg": _SYMBOL_3,
-        "data": Single(
-            {
-                "a": Asks(PAIRS),
-                "b": Bids(PAIRS),
-                "pseq": Whole(),
-                "seq": Whole(),
-                "ts": Milliseconds(text=True),
-            }
-        ),
-    },
+_UPDATE_3: Final = _shape(
+    "book_change",
+    "update",
+    "symbol",
+    Single(
+        {
+            "a": Asks(PAIRS),
+            "b": Bids(PAIRS),
+            "pseq": Whole(),
+            "seq": Whole(),
+            "ts": Milliseconds(text=True),
+        }
+    ),
 )
 
 
@@ -373,14 +340,8 @@ class _Best3(Struct, gc=False):
     timestamp: Sent = field(name="ts", default=UNSET)
 
 
-class _Bests3(Struct, gc=False):
-    arg: _Argument3
-    action: str | None = None
-    data: list[_Best3] = []
-
-
 def _book_tickers_3(making: Making) -> Route:
-    decode = Decoder(_Bests3).decode
+    decode = Decoder(_Message[_Argument3, _Best3]).decode
     making.emitter.order_book_ticker(ASK_FIRST)
     emit = making.emitter.book_ticker
 
@@ -404,23 +365,17 @@ def _book_tickers_3(making: Making) -> Route:
     return named({"books1": Shaped(book_tickers, _BEST_3)})
 
 
-_BEST_3: Final = Shape(
-    emits="book_ticker",
-    fields={
-        "action": Is(("snapshot",)),
-        "arg": _SYMBOL_3,
-        "data": Single(
-            {
-                "a": Single(
-                    (AskPrice(text=True, nonzero=True), AskAmount(text=True, nonzero=True))
-                ),
-                "b": Single(
-                    (BidPrice(text=True, nonzero=True), BidAmount(text=True, nonzero=True))
-                ),
-                "ts": Milliseconds(text=True),
-            }
-        ),
-    },
+_BEST_3: Final = _shape(
+    "book_ticker",
+    "snapshot",
+    "symbol",
+    Single(
+        {
+            "a": Single((AskPrice(text=True, nonzero=True), AskAmount(text=True, nonzero=True))),
+            "b": Single((BidPrice(text=True, nonzero=True), BidAmount(text=True, nonzero=True))),
+            "ts": Milliseconds(text=True),
+        }
+    ),
 )
 
 
@@ -449,19 +404,9 @@ def _derivative_tickers_3(making: Making) -> Route:
         if message.action not in _BOTH:
             return False
         for row in message.data:
+            name = symbol(message.arg.symbol, "ticker")
             has_funding = row.funding_time not in _NO_FUNDING
-            rate = required(row.funding_rate, "ticker", "fundingRate") if has_funding else None
-            funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
-            emit(
-                symbol(message.arg.symbol, "ticker"),
-                ticker_time(message.timestamp),
-                last_price=required(row.last, "ticker", "lastPrice"),
-                open_interest=required(row.open_interest, "ticker", "openInterest"),
-                funding_rate=rate,
-                funding_timestamp=funding,
-                index_price=required(row.index_price, "ticker", "indexPrice"),
-                mark_price=required(row.mark_price, "ticker", "markPrice"),
-            )
+            _send(emit, name, message.timestamp, row, has_funding=has_funding)
         return True
 
     return named({"ticker": derivative_tickers})

@@ -13,6 +13,7 @@ from tardis_machine.emit.shapes import (
     BidAmount,
     BidPrice,
     BookRows,
+    Field,
     Is,
     Milliseconds,
     NumberId,
@@ -234,7 +235,7 @@ def _derivative_tickers(making: Making) -> Route:
     return named({"futures.tickers": derivative_tickers})
 
 
-class _Best(Struct, gc=False):
+class Best(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
     bid_price: Sent = field(name="b", default=UNSET)
     bid_amount: Sent = field(name="B", default=UNSET)
@@ -244,8 +245,31 @@ class _Best(Struct, gc=False):
 
 
 class _Bests(Struct, gc=False):
-    result: _Best | UnsetType | None = UNSET
+    result: Best | UnsetType | None = UNSET
     event: str | None = None
+
+
+_decode_best: Final = Decoder(_Bests).decode
+
+
+def updated_best(line: bytes) -> Best | None:
+    """Read a book ticker; None is an answer to a subscription."""
+    message = _decode_best(line)
+    row = message.result
+    return row if message.event == "update" and isinstance(row, Best) else None
+
+
+def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> Shape:
+    """The shape of book tickers; amounts differ."""
+    row: dict[str, Field] = {
+        "t": Milliseconds(),
+        "s": Symbol(),
+        "b": BidPrice(text=True),
+        "B": bid_amount,
+        "a": AskPrice(text=True),
+        "A": ask_amount,
+    }
+    return Shape(emits="book_ticker", fields={"event": Is(("update",)), "result": Object(row)})
 
 
 def _price(value: Sent, name: str) -> str | int | float | None:
@@ -259,13 +283,11 @@ def _amount(value: Sent, name: str) -> str | int | float | None:
 
 
 def _book_tickers(making: Making) -> Route:
-    decode = Decoder(_Bests).decode
     emit = making.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
-        message = decode(line)
-        row = message.result
-        if message.event != "update" or not isinstance(row, _Best):
+        row = updated_best(line)
+        if row is None:
             return False
         timestamp = row.milliseconds
         if timestamp == 0:  # a contract that was never quoted has no time
@@ -283,22 +305,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"futures.book_ticker": Shaped(book_tickers, _BEST)})
 
 
-_BEST: Final = Shape(
-    emits="book_ticker",
-    fields={
-        "event": Is(("update",)),
-        "result": Object(
-            {
-                "t": Milliseconds(),
-                "s": Symbol(),
-                "b": BidPrice(text=True),
-                "B": BidAmount(text=None, nonzero=True),
-                "a": AskPrice(text=True),
-                "A": AskAmount(text=None, nonzero=True),
-            }
-        ),
-    },
-)
+_BEST: Final = best_shape(BidAmount(text=None, nonzero=True), AskAmount(text=None, nonzero=True))
 
 
 ERRORS: Final = present("error")

@@ -12,10 +12,8 @@ from tardis_machine.emit.shapes import (
     Absent,
     Amount,
     AskAmount,
-    AskPrice,
     Asks,
     BidAmount,
-    BidPrice,
     Bids,
     Is,
     LastId,
@@ -34,7 +32,7 @@ from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import Sent, optional, required, symbol, time
-from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS
+from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS, best_shape, updated_best
 from tardis_machine.exchanges.joins import JoinedBook, amended
 from tardis_machine.filters import Filter
 from tardis_machine.times import seconds_ms, seconds_us
@@ -321,28 +319,12 @@ _CHANGE: Final = Shape(
 )
 
 
-class _Best(Struct, gc=False):
-    symbol: str | None = field(name="s", default=None)
-    bid_price: Sent = field(name="b", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_price: Sent = field(name="a", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
-    milliseconds: Sent = field(name="t", default=UNSET)
-
-
-class _Bests(Struct, gc=False):
-    result: _Best | UnsetType | None = UNSET
-    event: str | None = None
-
-
 def _book_tickers(making: Making) -> Route:
-    decode = Decoder(_Bests).decode
     emit = making.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
-        message = decode(line)
-        row = message.result
-        if message.event != "update" or not isinstance(row, _Best):
+        row = updated_best(line)
+        if row is None:
             return False
         timestamp = row.milliseconds
         emit(
@@ -358,22 +340,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"spot.book_ticker": Shaped(book_tickers, _BEST)})
 
 
-_BEST: Final = Shape(
-    emits="book_ticker",
-    fields={
-        "event": Is(("update",)),
-        "result": Object(
-            {
-                "t": Milliseconds(),
-                "s": Symbol(),
-                "b": BidPrice(text=True),
-                "B": BidAmount(text=True),
-                "a": AskPrice(text=True),
-                "A": AskAmount(text=True),
-            }
-        ),
-    },
-)
+_BEST: Final = best_shape(BidAmount(text=True), AskAmount(text=True))
 
 
 def _requests(event: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:

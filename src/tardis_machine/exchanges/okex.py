@@ -4,7 +4,7 @@ import hmac
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
@@ -19,6 +19,7 @@ from tardis_machine.emit.shapes import (
     BidAmount,
     BidPrice,
     Bids,
+    Field,
     Is,
     Milliseconds,
     Object,
@@ -64,6 +65,7 @@ from tardis_machine.filters import Filter
 from tardis_machine.times import cut_ms, parse_ms
 
 Maker = Callable[[Making], Route]
+R = TypeVar("R")
 
 V3: Final = prefixed(b'{"table":"', "table")
 V5: Final = prefixed(b'{"arg":{"channel":"', "arg", "channel")
@@ -270,48 +272,53 @@ class _Trade5(Struct, gc=False):
     side: str | None = None
 
 
-class _Trades5(Struct, gc=False):
-    data: list[_Trade5] | UnsetType = UNSET
+class Trades5(Struct, Generic[R], gc=False):
+    """Trades; what answers a subscription has none."""
+
+    data: list[R] | UnsetType = UNSET
 
 
-def trades_5(making: Making) -> Route:
-    decode = Decoder(_Trades5).decode
-    emit = making.emitter.trade
-
-    def trades(line: bytes) -> bool:
-        rows = decode(line).data
-        if rows is UNSET:  # an answer to a subscription
-            return False
-        for row in rows:
-            emit(
-                row.symbol,
-                row.id,
-                row.price or required(row.price, "trades", "px"),
-                row.amount or required(row.amount, "trades", "sz"),
-                side(row.side, "buy"),
-                time(row.timestamp, "trades", "ts"),
-            )
-        return True
-
-    shaped = Shaped(trades, _TRADES_5)
-    return named({"trades": shaped, "trades-all": shaped})
+def trades_shape(symbol: str) -> Shape:
+    """The shape of trades that have their symbol at this key."""
+    row: dict[str, Field] = {
+        symbol: Symbol(),
+        "tradeId": TextId(),
+        "px": Price(text=True),
+        "sz": Amount(text=True),
+        "side": TakerSide(buy="buy", sell="sell"),
+        "ts": Milliseconds(text=True),
+    }
+    return Shape(emits="trade", fields={"data": Rows(row)})
 
 
-_TRADES_5: Final = Shape(
-    emits="trade",
-    fields={
-        "data": Rows(
-            {
-                "instId": Symbol(),
-                "tradeId": TextId(),
-                "px": Price(text=True),
-                "sz": Amount(text=True),
-                "side": TakerSide(buy="buy", sell="sell"),
-                "ts": Milliseconds(text=True),
-            }
-        )
-    },
-)
+def trades_of(
+    decode: Callable[[bytes], Trades5[Any]], shape: Shape, *channels: str
+) -> Callable[[Making], Route]:
+    def make(making: Making) -> Route:
+        emit = making.emitter.trade
+
+        def trades(line: bytes) -> bool:
+            rows = decode(line).data
+            if rows is UNSET:
+                return False
+            for row in rows:
+                emit(
+                    row.symbol,
+                    row.id,
+                    row.price or required(row.price, "trades", "px"),
+                    row.amount or required(row.amount, "trades", "sz"),
+                    side(row.side, "buy"),
+                    time(row.timestamp, "trades", "ts"),
+                )
+            return True
+
+        return named(dict.fromkeys(channels, Shaped(trades, shape)))
+
+    return make
+
+
+_TRADES_5: Final = trades_shape("instId")
+trades_5: Final = trades_of(Decoder(Trades5[_Trade5]).decode, _TRADES_5, "trades", "trades-all")
 
 
 class _Book5(Struct, gc=False):
@@ -495,7 +502,7 @@ def book_tickers_5(making: Making) -> Route:
     return named({"tickers": Part(decode_tickers_5, book_tickers)})
 
 
-class _Best5(Struct, gc=False):
+class Best5(Struct, gc=False):
     asks: SentLevels = None
     bids: SentLevels = None
     timestamp: Sent = field(name="ts", default=UNSET)
@@ -503,7 +510,7 @@ class _Best5(Struct, gc=False):
 
 class _Bests5(Struct, gc=False):
     arg: _Argument
-    data: list[_Best5] | UnsetType = UNSET
+    data: list[Best5] | UnsetType = UNSET
 
 
 _BEST_5: Final = Shape(

@@ -6,19 +6,40 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.emit import PAIRS
+from tardis_machine.emit.shapes import (
+    AskAmount,
+    AskPrice,
+    Asks,
+    BidAmount,
+    BidPrice,
+    Bids,
+    Milliseconds,
+    Object,
+    Plain,
+    Shape,
+    Single,
+    Symbol,
+)
 from tardis_machine.exchanges.dialect import Endpoint
-from tardis_machine.exchanges.dispatch import Route, named
+from tardis_machine.exchanges.dispatch import Route, Shaped, named
 from tardis_machine.exchanges.exchange import Exchange, Making
 from tardis_machine.exchanges.fields import (
     Sent,
-    SentLevels,
     best,
-    required,
-    side,
     symbol,
     time,
 )
-from tardis_machine.exchanges.okex import LIVE, NATIVE, V5, era_5
+from tardis_machine.exchanges.okex import (
+    LIVE,
+    NATIVE,
+    V5,
+    Best5,
+    Trades5,
+    era_5,
+    trades_of,
+    trades_shape,
+)
 
 
 class _Argument(Struct, gc=False):
@@ -34,28 +55,8 @@ class _Trade(Struct, gc=False):
     side: str | None = None
 
 
-class _Trades(Struct, gc=False):
-    data: list[_Trade] | UnsetType = UNSET
-
-
-def _trades(making: Making) -> Route:
-    decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
-
-    def trades(line: bytes) -> bool:
-        rows = decode(line).data
-        for row in rows or ():
-            emit(
-                row.symbol,
-                row.id,
-                required(row.price, "sprd-public-trades", "px"),
-                required(row.amount, "sprd-public-trades", "sz"),
-                side(row.side, "buy"),
-                time(row.timestamp, "sprd-public-trades", "ts"),
-            )
-        return rows is not UNSET
-
-    return named({"sprd-public-trades": trades})
+_TRADES: Final = trades_shape("sprdId")
+_trades: Final = trades_of(Decoder(Trades5[_Trade]).decode, _TRADES, "sprd-public-trades")
 
 
 def _time(value: Sent, channel: str) -> int:
@@ -87,18 +88,23 @@ def _book_changes(making: Making) -> Route:
                 emit(name, True, row.bids, row.asks, timestamp)
         return message.data is not UNSET
 
-    return named({"sprd-books5": book_changes})
+    return named({"sprd-books5": Shaped(book_changes, _BOOK)})
 
 
-class _Best(Struct, gc=False):
-    asks: SentLevels = None
-    bids: SentLevels = None
-    timestamp: Sent = field(name="ts", default=UNSET)
+_SYMBOL: Final = Object({"sprdId": Symbol()})
+_TIME: Final = Milliseconds(text=True)
+_BOOK: Final = Shape(
+    emits="book_snapshot",
+    fields={
+        "arg": _SYMBOL,
+        "data": Single({"bids": Bids(PAIRS), "asks": Asks(PAIRS), "ts": _TIME}),
+    },
+)
 
 
 class _Bests(Struct, gc=False):
     arg: _Argument
-    data: list[_Best] | UnsetType = UNSET
+    data: list[Best5] | UnsetType = UNSET
 
 
 def _book_tickers(making: Making) -> Route:
@@ -116,7 +122,22 @@ def _book_tickers(making: Making) -> Route:
                 emit(name, ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return message.data is not UNSET
 
-    return named({"sprd-bbo-tbt": book_tickers})
+    return named({"sprd-bbo-tbt": Shaped(book_tickers, _BEST)})
+
+
+_BEST: Final = Shape(
+    emits="book_ticker",
+    fields={
+        "arg": _SYMBOL,
+        "data": Single(
+            {
+                "bids": Single((BidPrice(text=True), BidAmount(text=True), Plain())),
+                "asks": Single((AskPrice(text=True), AskAmount(text=True), Plain())),
+                "ts": _TIME,
+            }
+        ),
+    },
+)
 
 
 EXCHANGES: Final = (
