@@ -9,7 +9,7 @@ from msgspec.json import Decoder
 from tardis_machine.bounded import Known
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, upper_channels
 from tardis_machine.exchanges.fields import Sent, required, symbol, ticker_time, time
 from tardis_machine.exchanges.subscriptions import subscriptions
 from tardis_machine.filters import Filter
@@ -170,28 +170,24 @@ def _asked(topic: str) -> Iterable[Filter]:
     return (Filter(channel, tuple(symbols.split(",")) if found else ()),)
 
 
-def _channels(*names: str) -> tuple[Channel, ...]:
-    return tuple(Channel(name, str.upper) for name in names)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="ascendex",
         types={
-            "trade": (Era(_channels("trades"), _trades),),
+            "trade": (Era(upper_channels("trades"), _trades),),
             "book_change": (
-                Era(_channels("depth-realtime", "depth-snapshot-realtime"), _book_changes),
+                Era(upper_channels("depth-realtime", "depth-snapshot-realtime"), _book_changes),
             ),
             "derivative_ticker": (
                 Era(
                     (
                         Channel("futures-pricing-data", takes_symbols=False, unasked=()),
-                        *_channels("trades"),
+                        *upper_channels("trades"),
                     ),
                     _derivative_tickers,
                 ),
             ),
-            "book_ticker": (Era(_channels("bbo"), _book_tickers),),
+            "book_ticker": (Era(upper_channels("bbo"), _book_tickers),),
         },
         dispatch=prefixed(b'{"m":"', "m"),
         subscriptions=subscriptions({"op": "sub"}, "ch", _asked),

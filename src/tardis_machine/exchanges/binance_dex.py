@@ -17,7 +17,7 @@ from tardis_machine.exchanges.dialect import (
     generated,
 )
 from tardis_machine.exchanges.dispatch import Route, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, optional, required, text, time
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -139,14 +139,14 @@ EXCHANGES: Final = (
     Exchange(
         name="binance-dex",
         types={
-            "trade": (Era((Channel("trades", str.upper),), _trades),),
+            "trade": always(_trades, "trades"),
             "book_change": (
                 Era(
                     (Channel("depthSnapshot", str.upper), Channel("marketDiff", str.upper)),
                     _book_changes,
                 ),
             ),
-            "book_ticker": (Era((Channel("ticker", str.upper),), _book_tickers),),
+            "book_ticker": always(_book_tickers, "ticker"),
         },
         dispatch=STREAMS,
         live=Dialect(

@@ -26,7 +26,7 @@ from tardis_machine.emit.shapes import (
 )
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, arrays
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import ticker_time, time
 from tardis_machine.filters import Filter
 
@@ -345,19 +345,15 @@ _LIVE: Final = Dialect(
 )
 
 
-def era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
-    return (Era((Channel(channel, str.upper),), make),)
-
-
 _DISPATCH: Final = arrays(2, announced)
 
 EXCHANGES: Final = (
     Exchange(
         name="bitfinex",
         types={
-            "trade": era(trades, "trades"),
-            "book_change": era(book_changes, "book"),
-            "book_ticker": era(book_tickers, "ticker"),
+            "trade": always(trades, "trades"),
+            "book_change": always(book_changes, "book"),
+            "book_ticker": always(book_tickers, "ticker"),
         },
         dispatch=_DISPATCH,
         live=_LIVE,
@@ -366,11 +362,11 @@ EXCHANGES: Final = (
     Exchange(
         name="bitfinex-derivatives",
         types={
-            "trade": era(trades, "trades"),
-            "book_change": era(book_changes, "book"),
-            "derivative_ticker": era(_derivative_tickers, "status"),
+            "trade": always(trades, "trades"),
+            "book_change": always(book_changes, "book"),
+            "derivative_ticker": always(_derivative_tickers, "status"),
             "liquidation": (Era((Channel("liquidations", takes_symbols=False),), _liquidations),),
-            "book_ticker": era(book_tickers, "ticker"),
+            "book_ticker": always(book_tickers, "ticker"),
         },
         dispatch=_DISPATCH,
         live=_LIVE,

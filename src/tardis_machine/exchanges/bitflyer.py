@@ -19,7 +19,7 @@ from tardis_machine.exchanges.dialect import (
     pairs,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, filled, known_side, required, time_text
 from tardis_machine.exchanges.subscriptions import subscriptions
 from tardis_machine.filters import Filter
@@ -185,17 +185,13 @@ def _asked(params: Any) -> Iterable[Filter]:
     return (Filter(channel, (product,) if product else ()),)
 
 
-def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(Channel(each, str.upper) for each in channels), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="bitflyer",
         types={
-            "trade": _era(_trades, _EXECUTIONS),
-            "book_change": _era(_book_changes, _SNAPSHOT, _BOARD),
-            "book_ticker": _era(_book_tickers, _TICKER),
+            "trade": always(_trades, _EXECUTIONS),
+            "book_change": always(_book_changes, _SNAPSHOT, _BOARD),
+            "book_ticker": always(_book_tickers, _TICKER),
         },
         dispatch=prefixed(_PREFIX, "params", "channel"),
         live=Dialect(

@@ -37,7 +37,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import nonzero
 from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
 from tardis_machine.filters import Filter
@@ -308,19 +308,15 @@ _LIVE: Final = Dialect(
 )
 
 
-def _era(make: Callable[[Making], Route], table: str) -> tuple[Era]:
-    return (Era((Channel(table, str.upper),), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="bitmex",
         types={
-            "trade": _era(_trades, "trade"),
-            "book_change": _era(_book_changes, "orderBookL2"),
-            "derivative_ticker": _era(_derivative_tickers, "instrument"),
-            "liquidation": _era(_liquidations, "liquidation"),
-            "book_ticker": _era(_book_tickers, "quote"),
+            "trade": always(_trades, "trade"),
+            "book_change": always(_book_changes, "orderBookL2"),
+            "derivative_ticker": always(_derivative_tickers, "instrument"),
+            "liquidation": always(_liquidations, "liquidation"),
+            "book_ticker": always(_book_tickers, "quote"),
         },
         dispatch=prefixed(b'{"table":"', "table"),
         live=_LIVE,

@@ -9,7 +9,7 @@ from msgspec.json import Decoder
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, known_side, required
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -104,10 +104,8 @@ EXCHANGES: Final = (
     Exchange(
         name="bitnomial",
         types={
-            "trade": (Era((Channel("trade", str.upper),), _trades),),
-            "book_change": (
-                Era((Channel("book", str.upper), Channel("level", str.upper)), _book_changes),
-            ),
+            "trade": always(_trades, "trade"),
+            "book_change": always(_book_changes, "book", "level"),
         },
         dispatch=keyed("type", within=1 << 24),
         live=Dialect(

@@ -10,7 +10,7 @@ from tardis_machine.emit import Objects
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, required, side
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -97,8 +97,8 @@ EXCHANGES: Final = (
     Exchange(
         name="blockchain-com",
         types={
-            "trade": (Era((Channel("trades", str.upper),), _trades),),
-            "book_change": (Era((Channel("l2", str.upper),), _book_changes),),
+            "trade": always(_trades, "trades"),
+            "book_change": always(_book_changes, "l2"),
         },
         dispatch=keyed("channel"),
         live=Dialect(

@@ -35,7 +35,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, optional, required, side, text, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -243,13 +243,9 @@ EXCHANGES: Final = (
     Exchange(
         name="coinbase",
         types={
-            "trade": (Era((Channel("match", str.upper),), _trades),),
-            "book_change": (
-                Era(
-                    (Channel("snapshot", str.upper), Channel("l2update", str.upper)), _book_changes
-                ),
-            ),
-            "book_ticker": (Era((Channel("ticker", str.upper),), _book_tickers),),
+            "trade": always(_trades, "match"),
+            "book_change": always(_book_changes, "snapshot", "l2update"),
+            "book_ticker": always(_book_tickers, "ticker"),
         },
         dispatch=keyed("type"),
         live=Dialect(

@@ -2,7 +2,7 @@
 
 import base64
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -22,7 +22,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, known_side, optional, required, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -196,18 +196,14 @@ def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing
         }
 
 
-def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(Channel(each, str.upper) for each in channels), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="coinbase-international",
         types={
-            "trade": _era(_trades, "MATCH"),
-            "book_change": _era(_book_changes, "LEVEL2"),
-            "derivative_ticker": _era(_derivative_tickers, "MATCH", "RISK", "FUNDING"),
-            "book_ticker": _era(_book_tickers, "LEVEL1"),
+            "trade": always(_trades, "MATCH"),
+            "book_change": always(_book_changes, "LEVEL2"),
+            "derivative_ticker": always(_derivative_tickers, "MATCH", "RISK", "FUNDING"),
+            "book_ticker": always(_book_tickers, "LEVEL1"),
         },
         dispatch=keyed("channel", within=_WINDOW),
         live=Dialect(

@@ -8,7 +8,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
 from tardis_machine.exchanges.dispatch import Part, Route, decoded, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Era, Exchange, Making, upper_channels
 from tardis_machine.exchanges.fields import Sent, optional, required, ticker_time, time
 from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
 from tardis_machine.filters import Filter
@@ -121,17 +121,13 @@ _LIVE: Final = Dialect(
 )
 
 
-def _channel(name: str) -> tuple[Channel, ...]:
-    return (Channel(name, str.upper),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="coinflex",
         types={
-            "trade": (Era(_channel("trade"), _trades),),
-            "book_change": (Era(_channel("futures/depth"), _book_changes),),
-            "derivative_ticker": (Era(_channel("ticker"), _derivative_tickers),),
+            "trade": (Era(upper_channels("trade"), _trades),),
+            "book_change": (Era(upper_channels("futures/depth"), _book_changes),),
+            "derivative_ticker": (Era(upper_channels("ticker"), _derivative_tickers),),
         },
         dispatch=decoded(_decode, lambda message: message.table),
         live=_LIVE,

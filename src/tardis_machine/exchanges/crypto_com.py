@@ -1,6 +1,6 @@
 """Crypto.com: results of a channel, spot and derivatives over one connection."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -25,8 +25,8 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, required, side, symbol, ticker_time, time
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.fields import Sent, given, required, side, symbol, ticker_time, time
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
 from tardis_machine.filters import Filter
 
@@ -148,11 +148,6 @@ class _TickersMessage(Struct, gc=False):
 _decode_tickers: Final = Decoder(_TickersMessage).decode
 
 
-def _given(value: Sent) -> str | int | float | None:
-    """Drop what is missing or null; empty is 0."""
-    return None if value is UNSET or value is None else value or 0
-
-
 def _is_derivative(name: str) -> bool:
     """Tell contracts from spot pairs such as BTC_USDT and from options of three parts."""
     return "_" not in name and len(name.split("-")) != _OPTION_PARTS
@@ -171,7 +166,7 @@ def _derivative_tickers(making: Making) -> Route:
             raise MapperError(channel, "no data")
         row = result.data[0]
         underlying = name.partition("-")[0]
-        value = _given(row.value)
+        value = given(row.value)
         if channel == "index":
             index_prices[underlying] = required(row.value, "index", "v")
             return True
@@ -182,8 +177,8 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             name,
             ticker_time(row.timestamp),
-            last_price=_given(row.last) if is_ticker else None,
-            open_interest=_given(row.open_interest) if is_ticker else None,
+            last_price=given(row.last) if is_ticker else None,
+            open_interest=given(row.open_interest) if is_ticker else None,
             funding_rate=value if channel == "funding" else None,
             funding_timestamp=funding,
             predicted_funding_rate=value if channel == "estimatedfunding" else None,
@@ -204,10 +199,10 @@ def _book_tickers(making: Making) -> Route:
         for row in result.data:
             emit(
                 symbol(result.symbol, "ticker"),
-                _given(row.ask_size),
-                _given(row.ask),
-                _given(row.bid),
-                _given(row.bid_size),
+                given(row.ask_size),
+                given(row.ask),
+                given(row.bid),
+                given(row.bid_size),
                 time(row.timestamp, "ticker", "t"),
             )
         return True
@@ -265,16 +260,12 @@ def _index(name: str) -> str:
     return f"{name.upper().partition('-')[0]}-INDEX"
 
 
-def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(Channel(each, str.upper) for each in channels), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="crypto-com",
         types={
-            "trade": _era(_trades, "trade"),
-            "book_change": _era(_book_changes, "book"),
+            "trade": always(_trades, "trade"),
+            "book_change": always(_book_changes, "book"),
             "derivative_ticker": (
                 Era(
                     (
@@ -287,7 +278,7 @@ EXCHANGES: Final = (
                     _derivative_tickers,
                 ),
             ),
-            "book_ticker": _era(_book_tickers, "ticker"),
+            "book_ticker": always(_book_tickers, "ticker"),
         },
         dispatch=keyed("result", "channel"),
         live=_LIVE,

@@ -22,7 +22,7 @@ from tardis_machine.emit.shapes import (
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Part, Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.exchange import Era, Exchange, Making, date, upper_channels
 from tardis_machine.exchanges.fields import required, symbol, ticker_time, time
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -271,22 +271,18 @@ _LIVE: Final = Dialect(
 )
 
 
-def _channels(*names: str) -> tuple[Channel, ...]:
-    return tuple(Channel(name, str.upper) for name in names)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="cryptofacilities",
         types={
-            "trade": (Era(_channels("trade"), _trades),),
-            "book_change": (Era(_channels("book", "book_snapshot"), _book_changes),),
+            "trade": (Era(upper_channels("trade"), _trades),),
+            "book_change": (Era(upper_channels("book", "book_snapshot"), _book_changes),),
             "derivative_ticker": (
-                Era(_channels("ticker"), _derivative_tickers(relative=False), _RELATIVE_RATES),
-                Era(_channels("ticker"), _derivative_tickers(relative=True)),
+                Era(upper_channels("ticker"), _derivative_tickers(relative=False), _RELATIVE_RATES),
+                Era(upper_channels("ticker"), _derivative_tickers(relative=True)),
             ),
-            "liquidation": (Era(_channels("trade"), _liquidations),),
-            "book_ticker": (Era(_channels("ticker"), _book_tickers),),
+            "liquidation": (Era(upper_channels("trade"), _liquidations),),
+            "book_ticker": (Era(upper_channels("ticker"), _book_tickers),),
         },
         dispatch=keyed("feed", within=640),
         live=_LIVE,

@@ -17,7 +17,7 @@ from tardis_machine.exchanges.dialect import (
     present,
 )
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.exchange import Era, Exchange, Making, date, upper_channels
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
@@ -219,10 +219,6 @@ def _asked(entry: Any) -> Iterator[Filter]:
     yield Filter(entry["name"], tuple(prefix + symbol for symbol in symbols))
 
 
-def _channels(*names: str) -> tuple[Channel, ...]:
-    return tuple(Channel(name, str.upper) for name in names)
-
-
 _ALL_TRADES: Final = date("2020-10-14")
 
 EXCHANGES: Final = (
@@ -230,25 +226,25 @@ EXCHANGES: Final = (
         name="delta",
         types={
             "trade": (
-                Era(_channels("recent_trade"), _trades("recent_trade"), until=_ALL_TRADES),
-                Era(_channels("all_trades"), _trades("all_trades")),
+                Era(upper_channels("recent_trade"), _trades("recent_trade"), until=_ALL_TRADES),
+                Era(upper_channels("all_trades"), _trades("all_trades")),
             ),
             "book_change": (
-                Era(_channels("l2_orderbook"), _whole_books, until=date("2023-04-01")),
-                Era(_channels("l2_updates"), _book_changes),
+                Era(upper_channels("l2_orderbook"), _whole_books, until=date("2023-04-01")),
+                Era(upper_channels("l2_updates"), _book_changes),
             ),
             "derivative_ticker": (
                 Era(
-                    _channels("recent_trade", "funding_rate", "mark_price"),
+                    upper_channels("recent_trade", "funding_rate", "mark_price"),
                     _derivative_tickers("recent_trade"),
                     until=_ALL_TRADES,
                 ),
                 Era(
-                    _channels("all_trades", "funding_rate", "mark_price"),
+                    upper_channels("all_trades", "funding_rate", "mark_price"),
                     _derivative_tickers("all_trades"),
                 ),
             ),
-            "book_ticker": (Era(_channels("l1_orderbook"), _book_tickers),),
+            "book_ticker": (Era(upper_channels("l1_orderbook"), _book_tickers),),
         },
         dispatch=keyed("type", within=1 << 24),
         live=Dialect(

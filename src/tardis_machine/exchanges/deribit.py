@@ -1,6 +1,6 @@
 """Deribit: JSON-RPC notifications, one channel per kind of data and instrument."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -36,7 +36,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import nonzero
 from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.exchanges.subscriptions import channel_first, first_of, subscriptions
@@ -377,20 +377,16 @@ _LIVE: Final = Dialect(
 )
 
 
-def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
-    return (Era((Channel(channel, str.upper),), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="deribit",
         types={
-            "trade": _era(_trades, "trades"),
-            "book_change": _era(_book_changes, "book"),
-            "derivative_ticker": _era(_derivative_tickers, "ticker"),
-            "option_summary": _era(_option_summaries, "ticker"),
-            "liquidation": _era(_liquidations, "trades"),
-            "book_ticker": _era(_book_tickers, "ticker"),
+            "trade": always(_trades, "trades"),
+            "book_change": always(_book_changes, "book"),
+            "derivative_ticker": always(_derivative_tickers, "ticker"),
+            "option_summary": always(_option_summaries, "ticker"),
+            "liquidation": always(_liquidations, "trades"),
+            "book_ticker": always(_book_tickers, "ticker"),
         },
         dispatch=prefixed(
             b'{"jsonrpc":"2.0","method":"subscription","params":{"channel":"', "params", "channel"

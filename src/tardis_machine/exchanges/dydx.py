@@ -11,7 +11,7 @@ from tardis_machine.emit import LOCAL_TIME, PAIRS, Objects
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, optional, required, side, time_text
 from tardis_machine.exchanges.fields import symbol as required_symbol
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
@@ -325,10 +325,6 @@ def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> 
     )
 
 
-def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
-    return (Era((Channel(channel, str.upper),), make),)
-
-
 def _ticker_era(version: str, make: Callable[[Making], Route]) -> tuple[Era]:
     markets = Channel(f"{version}_markets", takes_symbols=False, unasked=())
     return (Era((markets, Channel(f"{version}_trades", str.upper)), make),)
@@ -340,8 +336,8 @@ EXCHANGES: Final = (
     Exchange(
         name="dydx",
         types={
-            "trade": _era(_trades("v3_trades"), "v3_trades"),
-            "book_change": _era(_offset_book_changes, "v3_orderbook"),
+            "trade": always(_trades("v3_trades"), "v3_trades"),
+            "book_change": always(_offset_book_changes, "v3_orderbook"),
             "derivative_ticker": _ticker_era("v3", _derivative_tickers("v3", _markets_v3)),
         },
         dispatch=keyed("channel"),
@@ -355,10 +351,10 @@ EXCHANGES: Final = (
     Exchange(
         name="dydx-v4",
         types={
-            "trade": _era(_trades("v4_trades"), "v4_trades"),
-            "book_change": _era(_book_changes, "v4_orderbook"),
+            "trade": always(_trades("v4_trades"), "v4_trades"),
+            "book_change": always(_book_changes, "v4_orderbook"),
             "derivative_ticker": _ticker_era("v4", _derivative_tickers("v4", _markets_v4)),
-            "liquidation": _era(_liquidations, "v4_trades"),
+            "liquidation": always(_liquidations, "v4_trades"),
         },
         dispatch=keyed("channel"),
         live=_dialect("v4", "wss://indexer.dydx.trade/v4/ws", {}),

@@ -87,6 +87,16 @@ class Era:
         return (each for each in asked if each is not None)
 
 
+def upper_channels(*names: str) -> tuple[Channel, ...]:
+    """Channels that spell symbols in upper case, as most do."""
+    return tuple(Channel(name, str.upper) for name in names)
+
+
+def always(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    """The one era of a type that has been made from these channels since there are recordings."""
+    return (Era(upper_channels(*channels), make),)
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One entry of the registry."""

@@ -40,6 +40,11 @@ def filled(value: Sent) -> str | int | float | None:
     return None if value is UNSET or value == "" else value
 
 
+def given(value: Sent) -> str | int | float | None:
+    """Drop what is missing or null; empty is 0."""
+    return None if value is UNSET or value is None else value or 0
+
+
 def nonzero(value: Sent) -> str | int | float | None:
     """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing."""
     if not value or (isinstance(value, str) and float(value) == 0):

@@ -1,6 +1,6 @@
 """FTX and FTX US, both closed: channels of markets, liquidations marked among trades."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, filled, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -258,14 +258,10 @@ _NATIVE: Final = subscriptions({"op": "subscribe"}, "", fields("channel", "marke
 _DISPATCH: Final = prefixed(b'{"channel":"', "channel")
 
 
-def _era(channel: str, make: Callable[[Making], Route]) -> tuple[Era]:
-    return (Era((Channel(channel, str.upper),), make),)
-
-
 _SPOT: Final = {
-    "trade": _era("trades", _trades),
-    "book_change": _era("orderbook", _book_changes),
-    "book_ticker": _era("ticker", _book_tickers),
+    "trade": always(_trades, "trades"),
+    "book_change": always(_book_changes, "orderbook"),
+    "book_ticker": always(_book_tickers, "ticker"),
 }
 
 EXCHANGES: Final = (
@@ -274,8 +270,8 @@ EXCHANGES: Final = (
         types={
             "trade": _SPOT["trade"],
             "book_change": _SPOT["book_change"],
-            "derivative_ticker": _era("instrument", _derivative_tickers),
-            "liquidation": _era("trades", _liquidations),
+            "derivative_ticker": always(_derivative_tickers, "instrument"),
+            "liquidation": always(_liquidations, "trades"),
             "book_ticker": _SPOT["book_ticker"],
         },
         dispatch=_DISPATCH,

@@ -1,6 +1,6 @@
 """Gate.io: messages of a channel with an event and a result."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -39,7 +39,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import (
     Sent,
     nonzero,
@@ -350,18 +350,14 @@ _LIVE: Final = Dialect(
 )
 
 
-def _era(make: Callable[[Making], Route], channel: str) -> tuple[Era]:
-    return (Era((Channel(channel, str.upper),), make),)
-
-
 EXCHANGES: Final = (
     Exchange(
         name="gate-io-futures",
         types={
-            "trade": _era(_trades, "trades"),
-            "book_change": _era(_book_changes, "order_book"),
-            "derivative_ticker": _era(_derivative_tickers, "tickers"),
-            "book_ticker": _era(_book_tickers, "book_ticker"),
+            "trade": always(_trades, "trades"),
+            "book_change": always(_book_changes, "order_book"),
+            "derivative_ticker": always(_derivative_tickers, "tickers"),
+            "book_ticker": always(_book_tickers, "book_ticker"),
         },
         dispatch=keyed("channel"),
         live=_LIVE,

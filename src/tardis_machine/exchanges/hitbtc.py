@@ -18,7 +18,7 @@ from tardis_machine.exchanges.dialect import (
     present,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, known_side, required, time_text
 from tardis_machine.exchanges.subscriptions import fields, first_of, subscriptions
 from tardis_machine.filters import Filter
@@ -112,7 +112,7 @@ EXCHANGES: Final = (
     Exchange(
         name="hitbtc",
         types={
-            "trade": (Era((Channel("updateTrades", str.upper),), _trades),),
+            "trade": always(_trades, "updateTrades"),
             "book_change": (
                 Era(
                     (

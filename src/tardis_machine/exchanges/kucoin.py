@@ -45,11 +45,12 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Handler, Part, Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
     filled,
+    given,
     required,
     side,
     ticker_time,
@@ -66,11 +67,6 @@ _NANOSECONDS: Final = 1_000_000
 _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final[tuple[Levels, ...]] = (_NO_LEVELS, Raw(b"null"), [])
 _ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
-
-
-def _given(value: Sent) -> str | int | float | None:
-    """Drop what is missing or null; empty is 0."""
-    return None if value is UNSET or value is None else value or 0
 
 
 def _route(
@@ -286,10 +282,10 @@ def _book_tickers(making: Making) -> Route:
         row = decode(line).data
         emit(
             symbol,
-            _given(row.ask_amount),
-            _given(row.ask_price),
-            _given(row.bid_price),
-            _given(row.bid_amount),
+            given(row.ask_amount),
+            given(row.ask_price),
+            given(row.bid_price),
+            given(row.bid_amount),
             time(row.time, "market/ticker", "time"),
         )
         return True
@@ -468,10 +464,10 @@ def _futures_book_tickers(making: Making) -> Route:
         row = decode(line).data
         emit(
             symbol,
-            _given(row.ask_amount),
-            _given(row.ask_price),
-            _given(row.bid_price),
-            _given(row.bid_amount),
+            given(row.ask_amount),
+            given(row.ask_price),
+            given(row.bid_price),
+            given(row.bid_amount),
             time(row.time, "contractMarket/tickerV2", "ts") // _NANOSECONDS,
         )
         return True
@@ -548,9 +544,9 @@ def _derivative_tickers(making: Making) -> Route:
             ticker_time(row.timestamp) if is_funding else None,
             last_price=last_prices.get(symbol),
             open_interest=open_interests.get(symbol),
-            funding_rate=_given(row.funding_rate) if is_funding else None,
-            index_price=_given(row.index_price) if is_price else None,
-            mark_price=_given(row.mark_price) if is_price else None,
+            funding_rate=given(row.funding_rate) if is_funding else None,
+            index_price=given(row.index_price) if is_price else None,
+            mark_price=given(row.mark_price) if is_price else None,
         )
         return True
 
@@ -630,10 +626,6 @@ def _book_snapshot(channel: str, subject: str, url: str) -> Snapshot:
     )
 
 
-def _era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    return (Era(tuple(Channel(name, str.upper) for name in channels), make),)
-
-
 _NATIVE: Final = subscriptions({"type": "subscribe"}, "topic", _topic)
 _SPOT_API: Final = "https://api.kucoin.com/api/v1/"
 _FUTURES_API: Final = "https://api-futures.kucoin.com/api/v1/"
@@ -642,9 +634,9 @@ EXCHANGES: Final = (
     Exchange(
         name="kucoin",
         types={
-            "trade": _era(_trades, "market/match"),
-            "book_change": _era(_book_changes, "market/level2", "market/level2Snapshot"),
-            "book_ticker": _era(_book_tickers, "market/ticker"),
+            "trade": always(_trades, "market/match"),
+            "book_change": always(_book_changes, "market/level2", "market/level2Snapshot"),
+            "book_ticker": always(_book_tickers, "market/ticker"),
         },
         dispatch=keyed("topic"),
         live=Dialect(
@@ -670,17 +662,17 @@ EXCHANGES: Final = (
     Exchange(
         name="kucoin-futures",
         types={
-            "trade": _era(_futures_trades, "contractMarket/execution"),
-            "book_change": _era(
+            "trade": always(_futures_trades, "contractMarket/execution"),
+            "book_change": always(
                 _futures_book_changes, "contractMarket/level2", "contractMarket/level2Snapshot"
             ),
-            "derivative_ticker": _era(
+            "derivative_ticker": always(
                 _derivative_tickers,
                 "contract/instrument",
                 "contractMarket/execution",
                 "contract/details",
             ),
-            "book_ticker": _era(_futures_book_tickers, "contractMarket/tickerV2"),
+            "book_ticker": always(_futures_book_tickers, "contractMarket/tickerV2"),
         },
         dispatch=keyed("topic"),
         live=Dialect(

@@ -46,7 +46,7 @@ from tardis_machine.exchanges.dialect import (
     pairs,
 )
 from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
 from tardis_machine.exchanges.fields import (
     Sent,
     SentLevels,
@@ -615,10 +615,6 @@ def liquidations_5(making: Making) -> Route:
 
 
 # Exchanges ----------------------------------------------------------------------------------------
-
-
-def upper_channels(*names: str) -> tuple[Channel, ...]:
-    return tuple(Channel(name, str.upper) for name in names)
 
 
 def era_3(make: Maker, *tables: str, until: int = VERSION_5) -> Era:

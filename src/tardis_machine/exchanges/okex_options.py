@@ -7,7 +7,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
 from tardis_machine.exchanges.dispatch import Part, Route, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
 from tardis_machine.exchanges.fields import Sent, finite, nonzero, time
 from tardis_machine.exchanges.okex import (
     LIVE,
@@ -23,7 +23,6 @@ from tardis_machine.exchanges.okex import (
     family_of,
     index_of,
     trade_eras,
-    upper_channels,
 )
 from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.times import cut_ms

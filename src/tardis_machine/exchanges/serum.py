@@ -8,7 +8,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -140,14 +140,14 @@ def _exchange(name: str, url: str) -> Exchange:
     return Exchange(
         name=name,
         types={
-            "trade": (Era((Channel("trade", str.upper),), _trades),),
+            "trade": always(_trades, "trade"),
             "book_change": (
                 Era(
                     (Channel("l2snapshot", str.upper), Channel("l2update", str.upper)),
                     _book_changes,
                 ),
             ),
-            "book_ticker": (Era((Channel("quote", str.upper),), _book_tickers),),
+            "book_ticker": always(_book_tickers, "quote"),
         },
         dispatch=prefixed(b'{"type":"', "type"),
         live=Dialect(

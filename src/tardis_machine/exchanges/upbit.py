@@ -16,7 +16,7 @@ from tardis_machine.exchanges.dialect import (
     present,
 )
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, nonzero, required, side, text, time
 from tardis_machine.filters import Filter
 
@@ -115,8 +115,8 @@ EXCHANGES: Final = (
     Exchange(
         name="upbit",
         types={
-            "trade": (Era((Channel("trade", str.upper),), _trades),),
-            "book_change": (Era((Channel("orderbook", str.upper),), _book_changes),),
+            "trade": always(_trades, "trade"),
+            "book_change": always(_book_changes, "orderbook"),
         },
         dispatch=prefixed(b'{"type":"', "type"),
         live=Dialect(
