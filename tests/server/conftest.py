@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import aiohttp
 import pytest
 
 from tardis_machine.server.app import TardisMachine
+from tests.servers import process
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,15 +53,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def free_ports() -> int:
     """Find two adjacent ports that are free now."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
+    return process.free_ports(2)[0]
 
 
 def bitmex_trades(exchange: str, minute: int) -> bytes:

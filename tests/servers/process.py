@@ -1,5 +1,7 @@
 """A server program under test: started on free ports, killed and started again at will."""
 
+import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -8,18 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _START_TIMEOUT_S = 60.0
+# Below those that systems give to outgoing connections: a client of another test could be given
+# the port before its server has started, and would keep it for a minute after its own end.
+_PORTS = range(10_000, 32_000)
+_random = random.SystemRandom()
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that are free now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+    """Find ports that are free now, one after the other."""
+    while True:
+        first = _random.choice(_PORTS)
+        ports = list(range(first, first + count))
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            for port in ports:
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports
 
 
 def listens(port: int) -> bool:

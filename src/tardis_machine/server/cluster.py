@@ -5,6 +5,7 @@ The listening sockets are made once and inherited, not bound again by each proce
 also give it to one that is busy; and a second server on the same ports is still refused.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -95,7 +96,8 @@ class _Cluster:
     def _stop(self, number: int, _: object) -> None:
         self._told.set()
         for pid in self._workers:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # dead, and waited for a moment ago
+                os.kill(pid, number)
 
     def _start(self) -> None:
         parent = os.getpid()
