@@ -86,6 +86,7 @@ _changes = st.fixed_dictionaries(
         "withDisconnectMessages": _values,
         "withDisconnects": _values,
         "publish": _values,
+        "speed": st.one_of(st.floats(0.001, 1e6), _values),
         "timeoutIntervalMS": _values,
     },
 )

@@ -145,6 +145,29 @@ async def test_d06_one_refused_symbol_is_reported_and_the_others_go_on() -> None
         assert exchange.waiting() == 0
 
 
+async def test_d06_topics_that_are_refused_with_another_are_asked_for_again() -> None:
+    """Bybit refuses a whole message for one topic in it."""
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bybit", ["trade"], ["BTCUSDT", "NOPEUSDT", "NONEUSDT"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        args = ["publicTrade.BTCUSDT", "publicTrade.NONEUSDT", "publicTrade.NOPEUSDT"]
+        for refused in ("publicTrade.NOPEUSDT", "publicTrade.NONEUSDT"):
+            assert await peer.received() == {"op": "subscribe", "args": args}
+            said = f"error:handler not found,topic:{refused}"
+            await peer.send({"success": False, "ret_msg": said, "conn_id": "c", "op": "subscribe"})
+            assert refused in (await reader.next())["details"]
+            args.remove(refused)
+        assert await peer.received() == {"op": "subscribe", "args": ["publicTrade.BTCUSDT"]}
+        trade = {"T": 1, "s": "BTCUSDT", "S": "Buy", "v": "1", "p": "2", "i": "id"}
+        await peer.send(
+            {"topic": "publicTrade.BTCUSDT", "type": "snapshot", "ts": 1, "data": [trade]}
+        )
+        assert (await reader.next())["type"] == "trade"
+        assert exchange.waiting() == 0
+
+
 def test_d07_digits_in_a_text_are_not_a_rate_limit() -> None:
     assert ExchangeError("order 429 at 429.5 rejected").retry_after_s == 0
     assert RateLimitError("https://x", 429, 7).retry_after_s == 7

@@ -72,6 +72,14 @@ async def test_a_plain_request_gets_426(served: Served) -> None:
             assert response.headers["Upgrade"] == "websocket"
 
 
+async def test_a_header_that_is_no_text_gets_426(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port + 1)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: \xb1\x9e\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 426 ")
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_bad_options_close_1011_with_a_reason_that_fits(served: Served) -> None:
     _, code, reason = await frames(served, OPTIONS | {"exchange": "ünknown" * 9})
     assert code == 1011

@@ -725,6 +725,25 @@ def _unsubscribe_options(filters: Sequence[Filter], _: Session) -> Iterator[Outg
     return _call("unsubscribe", _option_topics(filters))
 
 
+def _refused_topic(message: Any) -> str:
+    """The topic that a refusal names; empty if it names none."""
+    if not isinstance(message, dict) or message.get("op") != "subscribe":
+        return ""
+    said = message.get("ret_msg")
+    return said.partition(",topic:")[2] if isinstance(said, str) else ""
+
+
+def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
+    """Subscribe to the others of a message: one unknown topic has all of them refused."""
+    topic = _refused_topic(refusal)
+    for message in reversed(sent):
+        args = message["args"] if isinstance(message, dict) else ()
+        if topic in args:
+            rest = [each for each in args if each != topic]
+            return {"op": "subscribe", "args": rest} if rest else None
+    return None
+
+
 _LIVE: Final = Dialect(
     endpoints=(
         Endpoint(name="linear", url="wss://stream.bybit.com/v5/public/linear", symbols=_is_linear),
@@ -739,6 +758,8 @@ _LIVE: Final = Dialect(
         either(equals("op", "subscribe", "unsubscribe"), equals("type", "COMMAND_RESP")),
     ),
     errors=equals("success", False),
+    refusals=lambda message: bool(_refused_topic(message)),
+    salvage=_without_refused,
     ping=lambda _: {"op": "ping"},
     quiet=frozenset(("publicTrade", "allLiquidation")),
 )

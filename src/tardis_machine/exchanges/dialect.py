@@ -211,6 +211,10 @@ class Dialect:
     refusals: Predicate = reads_as_unknown_symbol
     """Which of these concern single symbols or channels: reported, the connection goes on."""
 
+    salvage: Callable[[Any, Sequence[Outgoing]], Outgoing | None] | None = None
+    """Where one bad symbol has a whole subscription refused: from a refusal, and all that was
+    subscribed, to what to subscribe instead."""
+
     heartbeats: Predicate = _never
     """Which messages only show that the connection lives: answers to pings, too."""
 

@@ -657,6 +657,8 @@ def _inflated(frame: bytes) -> bytes:
     message = inflater.decompress(frame, _MAX_FRAME)
     if inflater.unconsumed_tail:
         raise ValueError(f"a frame of more than {_MAX_FRAME} bytes")
+    if not inflater.eof:
+        raise ValueError("a frame that is cut short")
     return message
 
 

@@ -119,6 +119,7 @@ class Connection:
         self._connected_at = self._alive_at = self._data_at = self._first_data_at = now
         self._rhythms: dict[Lane, _Rhythm] = {}
         self._subscribed = self._heard = False
+        self._subscriptions: list[Outgoing] = []
         self._logged_in: asyncio.Future[None] | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -277,6 +278,7 @@ class Connection:
                 raise LoginError(f"no answer to the login in {_LOGIN_S:.0f} s") from None
         for message in dialect.subscribe(self.source.filters, session):
             await pace.wait()
+            self._subscriptions.append(message)
             await self._send(socket, message)
         self._subscribed = True
         # Books are asked for when the exchange has begun to send; some do not say that they have.
@@ -346,7 +348,7 @@ class Connection:
                 return reply
             if dialect.errors(message):
                 self._complain(message, text)
-                return reply
+                return reply or self._salvaged(message)
             if self._logged_in is not None and not self._logged_in.done():
                 if dialect.logged_in(message):
                     self._logged_in.set_result(None)
@@ -372,6 +374,15 @@ class Connection:
         if not self._dialect.refusals(message):
             raise ExchangeError(shown)
         self._host.report(RefusedError(shown))
+
+    def _salvaged(self, refusal: Any) -> Outgoing | None:
+        """What to subscribe again, without what was refused."""
+        if self._dialect.salvage is None:
+            return None
+        rest = self._dialect.salvage(refusal, self._subscriptions)
+        if rest is not None:
+            self._subscriptions.append(rest)
+        return rest
 
     # Noticing silence
 

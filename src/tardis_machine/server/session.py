@@ -102,7 +102,10 @@ class Session:
 
     def can_begin(self) -> bool:
         """Tell whether the request is a WebSocket handshake."""
-        return self._request.method == "GET" and bool(self.response.can_prepare(self._request))
+        try:
+            return self._request.method == "GET" and bool(self.response.can_prepare(self._request))
+        except UnicodeEncodeError:  # aiohttp's complaint quotes a header that is no text
+            return False
 
     async def begin(self) -> None:
         """Answer the handshake."""
