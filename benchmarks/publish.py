@@ -1,6 +1,7 @@
 """Publishing: what it costs the server, how fast the buses are filled, and how soon.
 
     python -m benchmarks.publish [--minutes 30] [--messages 500000] [--seconds 20] [--only cost]
+        [--bus kafka]
 
 `cost`: the server's CPU time per million messages with publishing off, with a bus that takes
 everything, and with one that is not there. The runs take turns and the medians are compared; the
@@ -26,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,6 +43,7 @@ from benchmarks.replay import CASES, PER_MINUTE, _consume, _cpu_s, _free_ports, 
 from tardis_machine.history import History
 from tardis_machine.journal import Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.kernel import kernel
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.aws import AwsConfig
 from tardis_machine.publish.buses.base import BusConfig
@@ -79,42 +81,68 @@ class Broker(NamedTuple):
     alone: Callable[[Any, int, int], float]
 
 
-@contextmanager
-def brokers(folder: Path) -> Iterator[list[Broker]]:
-    """Start one broker of each kind."""
-    kafka, stream = KafkaBroker(folder / "kafka"), NatsServer(folder / "nats")
-    aws = Ministack(folder / "ministack")
-    memory = RedisServer(folder / "redis", "appendfsync everysec")
-    servers = (kafka, stream, aws, memory)
-    try:
-        for server in servers:
-            server.start()
-        queue = aws.client("sqs").create_queue(QueueName=_DESTINATION)["QueueUrl"]
-        place: dict[str, Any] = {"region": REGION, "endpoint_url": aws.url, **KEYS}
-        yield [
-            Broker(
-                "kafka",
-                KafkaConfig(brokers=(kafka.address,), topic=_DESTINATION, create=True),
-                kafka_alone,
-            ),
-            Broker(
-                "nats",
-                NatsConfig(
-                    servers=(stream.url,), subject=_DESTINATION, stream=_DESTINATION, create=True
-                ),
-                nats_alone,
-            ),
-            Broker(
-                "kinesis",
-                KinesisConfig(stream=_DESTINATION, create=True, **place),
-                kinesis_alone,
-            ),
-            Broker("sqs", SQSConfig(queue_url=queue, **place), sqs_alone),
-            Broker("redis", RedisConfig(url=memory.url, stream=_DESTINATION), redis_alone),
-        ]
-    finally:
-        for server in servers:
-            server.kill()
+def _kafka(folder: Path, started: ExitStack) -> Broker:
+    server = KafkaBroker(folder / "kafka")
+    server.start()
+    started.callback(server.kill)
+    config = KafkaConfig(brokers=(server.address,), topic=_DESTINATION, create=True)
+    return Broker("kafka", config, kafka_alone)
+
+
+def _nats(folder: Path, started: ExitStack) -> Broker:
+    server = NatsServer(folder / "nats")
+    server.start()
+    started.callback(server.kill)
+    config = NatsConfig(
+        servers=(server.url,), subject=_DESTINATION, stream=_DESTINATION, create=True
+    )
+    return Broker("nats", config, nats_alone)
+
+
+def _kinesis(folder: Path, started: ExitStack) -> Broker:
+    aws = _ministack(folder / "kinesis", started)
+    config = KinesisConfig(stream=_DESTINATION, create=True, **_place(aws))
+    return Broker("kinesis", config, kinesis_alone)
+
+
+def _sqs(folder: Path, started: ExitStack) -> Broker:
+    aws = _ministack(folder / "sqs", started)
+    queue = aws.client("sqs").create_queue(QueueName=_DESTINATION)["QueueUrl"]
+    return Broker("sqs", SQSConfig(queue_url=queue, **_place(aws)), sqs_alone)
+
+
+def _redis(folder: Path, started: ExitStack) -> Broker:
+    server = RedisServer(folder / "redis", "appendfsync everysec")
+    server.start()
+    started.callback(server.kill)
+    return Broker("redis", RedisConfig(url=server.url, stream=_DESTINATION), redis_alone)
+
+
+def _ministack(folder: Path, started: ExitStack) -> Ministack:
+    server = Ministack(folder)
+    server.start()
+    started.callback(server.kill)
+    return server
+
+
+def _place(aws: Ministack) -> dict[str, Any]:
+    return {"region": REGION, "endpoint_url": aws.url, **KEYS}
+
+
+_BROKERS: Final = {
+    "kafka": _kafka,
+    "nats": _nats,
+    "kinesis": _kinesis,
+    "sqs": _sqs,
+    "redis": _redis,
+}
+
+
+def brokers(folder: Path, buses: Sequence[str]) -> Iterator[Broker]:
+    """Start one broker after the other."""
+    for bus in buses:
+        with ExitStack() as started:
+            yield _BROKERS[bus](folder, started)
 
 
 def fill_journal(path: Path, bus: str, cache_dir: Path, minutes: int, wanted: int) -> int:
@@ -304,56 +332,54 @@ def redis_alone(config: RedisConfig, events: int, size: int) -> float:
         return time.perf_counter() - began
 
 
-def rates(cache_dir: Path, minutes: int, messages: int, folder: Path) -> None:
+def rates(cache_dir: Path, minutes: int, messages: int, folder: Path, buses: Sequence[str]) -> None:
     print("\n| bus | events/s, journal to acknowledged | its client alone | ratio | goal |")
     print("|---|---|---|---|---|")
-    with brokers(folder) as running:
-        for broker in running:
-            path = folder / f"journal-{broker.bus}"
-            wanted = messages // _PARTS.get(broker.bus, 1)
-            events = fill_journal(path, broker.bus, cache_dir, minutes, wanted)
-            done = publish(path, broker, events)
-            client = broker.alone(broker.config, events, done.mean_bytes)
-            ratio = client / done.seconds
-            print(
-                f"| {broker.bus} | {events / done.seconds:,.0f} ({done.mean_bytes} B each) "
-                f"| {events / client:,.0f} | {ratio:.2f} "
-                f"| ≥ {_RATE_GOAL} {'✓' if ratio >= _RATE_GOAL else '✗'} |",
-                flush=True,
-            )
+    for broker in brokers(folder, buses):
+        path = folder / f"journal-{broker.bus}"
+        wanted = messages // _PARTS.get(broker.bus, 1)
+        events = fill_journal(path, broker.bus, cache_dir, minutes, wanted)
+        done = publish(path, broker, events)
+        client = broker.alone(broker.config, events, done.mean_bytes)
+        ratio = client / done.seconds
+        print(
+            f"| {broker.bus} | {events / done.seconds:,.0f} ({done.mean_bytes} B each) "
+            f"| {events / client:,.0f} | {ratio:.2f} "
+            f"| ≥ {_RATE_GOAL} {'✓' if ratio >= _RATE_GOAL else '✗'} |",
+            flush=True,
+        )
 
 
-def latencies(seconds: float, folder: Path) -> None:
+def latencies(seconds: float, folder: Path, buses: Sequence[str]) -> None:
     """Trickle 1,000 messages a second, five at a time, each with the local time of its making."""
     print("\n| bus | p50 ms | p99 ms | messages |\n|---|---|---|---|")
-    with brokers(folder) as running:
-        for broker in running:
-            found: list[int] = []
+    for broker in brokers(folder, buses):
+        found: list[int] = []
 
-            def look(records: Sequence[Record], found: list[int] = found) -> None:
-                now = time.time_ns() // 1000
-                found += [now - record.event.local_us for record in records]
+        def look(records: Sequence[Record], found: list[int] = found) -> None:
+            now = time.time_ns() // 1000
+            found += [now - record.event.local_us for record in records]
 
-            path = folder / f"trickle-{broker.bus}"
-            writer = Writer(path, "bench", [broker.bus], max_bytes=1 << 30)
-            trickle = threading.Thread(target=_trickle, args=(writer, seconds))
-            with timed(broker.bus, look):
-                directory = Directory(path)
-                directory.lock()
-                publisher = Publisher({broker.bus: broker.config}, directory, PublishConfig())
-                publisher.start()
-                time.sleep(2)
-                trickle.start()
-                trickle.join()
-                publisher.drain(None)
-                publisher.stop(time.monotonic() + 10)
-                directory.unlock()
-            found.sort()
-            print(
-                f"| {broker.bus} | {found[len(found) // 2] / 1000:.1f} "
-                f"| {found[int(len(found) * 0.99)] / 1000:.1f} | {len(found):,} |",
-                flush=True,
-            )
+        path = folder / f"trickle-{broker.bus}"
+        writer = Writer(path, "bench", [broker.bus], max_bytes=1 << 30)
+        trickle = threading.Thread(target=_trickle, args=(writer, seconds))
+        with timed(broker.bus, look):
+            directory = Directory(path)
+            directory.lock()
+            publisher = Publisher({broker.bus: broker.config}, directory, PublishConfig())
+            publisher.start()
+            time.sleep(2)
+            trickle.start()
+            trickle.join()
+            publisher.drain(None)
+            publisher.stop(time.monotonic() + 10)
+            directory.unlock()
+        found.sort()
+        print(
+            f"| {broker.bus} | {found[len(found) // 2] / 1000:.1f} "
+            f"| {found[int(len(found) * 0.99)] / 1000:.1f} | {len(found):,} |",
+            flush=True,
+        )
 
 
 def _trickle(writer: Writer, seconds: float) -> None:
@@ -443,10 +469,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=500_000, help="for `rate`")
     parser.add_argument("--seconds", type=float, default=20, help="for `latency`")
     parser.add_argument("--only", choices=("cost", "rate", "latency"))
+    parser.add_argument("--bus", choices=_BROKERS, help="only this one")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     arguments = parser.parse_args()
     minutes = arguments.minutes
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores")
+    buses = tuple(_BROKERS) if arguments.bus is None else (arguments.bus,)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, kernel: {kernel()}")
     tune()  # this process publishes, as the publisher's own would
     cache_dir = generate(
         WORKLOADS[0], arguments.directory, count=minutes, messages=PER_MINUTE * minutes
@@ -457,9 +485,9 @@ def main() -> None:
         if arguments.only in {None, "cost"}:
             costs(cache_dir, minutes, folder / "cost")
         if arguments.only in {None, "rate"}:
-            rates(cache_dir, minutes, arguments.messages, folder / "rate")
+            rates(cache_dir, minutes, arguments.messages, folder / "rate", buses)
         if arguments.only in {None, "latency"}:
-            latencies(arguments.seconds, folder / "latency")
+            latencies(arguments.seconds, folder / "latency", buses)
 
 
 if __name__ == "__main__":

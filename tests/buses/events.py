@@ -81,7 +81,7 @@ def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = Non
     value = record.value + _UNKNOWN_FIELD + length + filling
     assert len(value) == size
     event = msgspec.structs.replace(record.event, value=value)
-    return Record(event, record.target, bus.weigh(event, record.target))
+    return Record(event, record.target, bus.weigh(size) + record.target.weight)
 
 
 def deliver(

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -207,7 +208,8 @@ def test_mistake_2_and_3_a_record_refused_for_itself_is_found_among_its_batch(
     sent = records(bus, 400)
     keyless = {7, 250}
     for place in keyless:
-        sent[place] = sent[place]._replace(target=sent[place].target._replace(key=None))
+        target = sent[place].target._replace(key=None)
+        sent[place] = msgspec.structs.replace(sent[place], target=target)
 
     rejected = deliver(bus, sent, batch=400, timeout_s=20)
 

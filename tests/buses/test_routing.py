@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tardis_machine.bronze import Context, Event, Origin, Series
+from tardis_machine.bronze import Context, Encoder, Event, Origin, Series
 from tardis_machine.config import ConfigError
 from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.routing import (
@@ -15,6 +15,7 @@ from tardis_machine.publish.routing import (
     routes,
     static_headers,
 )
+from tests.buses.events import lines
 
 EVENT = Event(
     value=b"envelope",
@@ -27,7 +28,7 @@ EVENT = Event(
 
 def router(context: Context | None = None, **rules: object) -> Router:
     routing = Routing(**{"base": "base", "routes": {}, "include": frozenset(), **rules})
-    made = Router(routing, lambda _: 5, lambda event, target: len(event.value) + target.weight)
+    made = Router(routing, lambda _: 5, lambda size: size)
     made.context = context or Context(origin=Origin.REPLAY, request_id="r1", meta={"k": "v"})
     return made
 
@@ -96,6 +97,18 @@ def test_only_the_allow_list_passes():
     made = router(include=frozenset({"trade"}))
 
     assert [record.event for record in made.route([EVENT, trade, EVENT])] == [trade]
+
+
+@pytest.mark.usefixtures("each_kernel")
+def test_a_batch_goes_the_way_of_its_events():
+    batch = Encoder(Context()).encode_lines(lines(40))
+    rules = {"routes": {"bookChange": "books"}, "key": Template("{{symbol}}", "--flag")}
+
+    assert len({record.target for record in router(**rules).route_batch(batch)}) > 4
+    for include in (frozenset(), frozenset({"bookChange"})):
+        records = router(**rules, include=include).route_batch(batch)
+        assert records == router(**rules, include=include).route(batch.events())
+        assert {record.weight - len(record.value) for record in records} == {5}
 
 
 def test_headers_come_in_order():

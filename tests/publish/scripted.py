@@ -50,6 +50,7 @@ class ScriptedBus(EventBus[KafkaConfig]):
         return "memory"
 
     def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
+        self.meanwhile()
         failed = self._fail(len(self.batches), records)
         self.batches.append([record.event.event_id for record in records])
         held = {

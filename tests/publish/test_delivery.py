@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tardis_machine.journal import Directory, Log, Provenance, Writer
+from tardis_machine.bronze import Context, EncodedBatch
+from tardis_machine.journal import Directory, Entry, Log, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.publish.buses.base import Limits
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
@@ -47,9 +48,10 @@ def deliver(log: Log, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, 
         limits: Limits = LIMITS,
         until: object = None,
         routes: Mapping[str, str] | None = None,
+        **settings: int,
     ) -> tuple[Delivery, ScriptedBus]:
         bus = ScriptedBus(fail, limits, routes=routes)
-        config = PublishConfig(retry_min_ms=1, retry_max_s=0.01, retry_max=3)
+        config = PublishConfig(retry_min_ms=1, retry_max_s=0.01, retry_max=3, **settings)
         letters = DeadLetters(tmp_path / "dead", "scripted")
         delivery = Delivery(bus, config, Encoding([frozenset()]), letters, lambda _: None)
         delivery.follow(log)
@@ -91,6 +93,30 @@ def test_a_record_larger_than_a_batch_goes_alone(
     _, bus = deliver(lambda *_: {}, limits=Limits(1_000, 1, 0.0))
     assert {len(batch) for batch in bus.batches} == {1}
     assert len(bus.batches) == 1_000
+
+
+class Breaking(Encoding):
+    """Beyond what it is meant to do itself about entries that cannot be encoded."""
+
+    def events(self, log: str, entry: Entry) -> tuple[Context, EncodedBatch]:
+        raise RuntimeError("broken")
+
+
+def test_while_a_bus_waits_it_is_fed_and_does_not_suffer_from_that(
+    log: Log, tmp_path: Path
+) -> None:
+    for encoding, fed in ((Breaking([frozenset()]), 0), (Encoding([frozenset()]), 400)):
+        bus = ScriptedBus(lambda *_: {}, LIMITS)
+        letters = DeadLetters(tmp_path / "dead", "scripted")
+        delivery = Delivery(bus, PublishConfig(), encoding, letters, lambda _: None)
+        delivery.follow(log)
+        bus.meanwhile()
+        assert delivery.held == fed
+        delivery.start()
+        while not delivery.drained(log) and not delivery.failed:
+            time.sleep(0.005)
+        assert delivery.failed is not bool(fed)
+        assert delivery.stop(time.monotonic() + 10)
 
 
 def test_only_what_failed_is_sent_again_and_first(
@@ -237,16 +263,18 @@ def test_trouble_of_the_bus_as_a_whole_parts_no_destinations(
 
 
 def test_what_waits_for_a_failing_destination_is_bounded(
-    deliver: Callable[..., tuple[Delivery, ScriptedBus]], monkeypatch: pytest.MonkeyPatch
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]],
 ) -> None:
-    monkeypatch.setattr("tardis_machine.publish.delivery._ASIDE_RECORDS", 60)
     delivery, bus = deliver(
         lambda _, records: fail_books(records),
         limits=LIMITS._replace(records=20),
         routes=ROUTES,
         until=lambda delivery: delivery.statistics.retried > 200,
+        held_back_max_records=60,
     )
     assert delivery.held <= 60 + 50 + 4 * 20 + 50
+    # Between two looks at it some of them may be under way again.
+    assert delivery.statistics.held_back <= 60 + 50
     assert len(bus.taken) < 750
 
 

@@ -108,6 +108,14 @@ class EncodedBatch:
             self._events = _apart(self.buffers, self.values())
         return self._events
 
+    def series(self) -> tuple[Sequence[Series], Sequence[int]]:
+        """Give the series there are, and for each event the place of its own among them."""
+        if self._buffers is not None:
+            return self._buffers.table, self._buffers.series.tolist()
+        numbers: dict[Series, int] = {}
+        places = [numbers.setdefault(e.series, len(numbers)) for e in self.events()]
+        return tuple(numbers), places
+
     def values(self) -> list[bytes]:
         """Give the envelopes."""
         if self._events is not None:

@@ -90,12 +90,17 @@ def _latency() -> Distribution:
 
 
 class Statistics(msgspec.Struct):
-    """Counted since the publisher process started."""
+    """Counted since the publisher process started.
+
+    `held_back` are the records that wait now for destinations that fail.
+    """
 
     healthy: bool = True
     last_error: str = ""
     delivered: int = 0
     retried: int = 0
+    held_back: int = 0
+    held_back_bytes: int = 0
     batches: Distribution = msgspec.field(default_factory=_batches)
     latency: Distribution = msgspec.field(default_factory=_latency)
 

@@ -127,6 +127,18 @@ class PublishConfig(Section, title="Publishing", help_topic="publishing"):
     send_timeout_s: float = setting(
         30.0, help="how long a batch may go unacknowledged", minimum=0.1
     )
+    held_back_max_records: int = setting(
+        100_000,
+        help="records in memory for destinations that fail; with more the others of their bus wait",
+        minimum=1,
+    )
+    held_back_max_bytes: int = setting(
+        64 << 20,
+        help="the same in bytes; units such as 64MiB work",
+        minimum=_SMALLEST_BOUND,
+        parse=bytes_size,
+        metavar="BYTES",
+    )
 
     def validate(self) -> None:
         if not self.publish_flows:

@@ -2,7 +2,9 @@
 
 The feeder reads entries behind the cursor, encodes and routes them, as far ahead as the window
 allows. The sender gathers batches by count, bytes and time, and moves the cursor over an entry
-once each of its records is acknowledged or dead. What failed is sent again before anything new of
+once each of its records is acknowledged or dead. They take turns: two threads that want Python's
+lock at the same time mostly wait for it. While a bus has nothing to do but wait for
+acknowledgements, the sender feeds. What failed is sent again before anything new of
 its destination, in order, so that order per key holds; nothing else is sent twice. A destination
 that fails waits in a lane of its own, and holds the others only when more is set aside for it than
 may be kept in memory.
@@ -34,9 +36,6 @@ _log = logging.getLogger(__name__)
 
 _WINDOW_BATCHES: Final = 4
 _WINDOW_BYTES: Final = 32 << 20
-_ASIDE_RECORDS: Final = 100_000
-_ASIDE_BYTES: Final = 64 << 20
-"""How much may wait for destinations that fail before the others have to wait too."""
 _TROUBLED_TIMEOUT_S: Final = 5.0
 """How long an attempt at a destination that failed before may keep the others waiting."""
 _ENTRIES_PER_TURN: Final = 64
@@ -77,6 +76,10 @@ class Delivery:
         self._last = self._lanes.main
         self._deaths_said = Throttle()
         self._tracks: dict[str, Track] = {}
+        # Held by whoever feeds, and by the sender while it sends.
+        self._turn = threading.Lock()
+        self._broken: Exception | None = None
+        bus.meanwhile = self._feed_meanwhile
         self._changed = threading.Condition()
         # Guarded by _changed, as the lanes are: what is fed and not yet taken for a batch, all
         # that is held, and how much of that waits for destinations that fail.
@@ -85,8 +88,7 @@ class Delivery:
         self._unsent_bytes = 0
         self._held = 0
         self._held_bytes = 0
-        self._aside = 0
-        self._aside_bytes = 0
+        self.statistics.held_back = self.statistics.held_back_bytes = 0
         self._stopping = False
         self._failed = False
         self._draining = False
@@ -178,9 +180,10 @@ class Delivery:
 
     def _run_feeder(self) -> None:
         idle_s = _SHORTEST_IDLE_S
-        while not self._stopping:
+        while self._wait_for_room():
             try:
-                fed = self._feed_all()
+                with self._turn:
+                    fed = self._feed_all()
             except OSError as error:
                 self._note(f"the journal cannot be read: {error}")
                 fed, idle_s = False, _WAKE_S
@@ -190,8 +193,17 @@ class Delivery:
                 time.sleep(idle_s)
                 idle_s = min(idle_s * 2, _LONGEST_IDLE_S)
 
+    def _feed_meanwhile(self) -> None:
+        """Feed while the bus waits, which must not suffer from what goes wrong here."""
+        try:
+            self._feed_all()
+        except OSError as error:
+            self._note(f"the journal cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 - raised when the bus is done
+            self._broken = error
+
     def _feed_all(self) -> bool:
-        """Take some entries of every log, oldest first; False if there was none.
+        """Take some entries of every log, oldest first, as far as there is room; False: none.
 
         A log whose writer is gone is read to its end before any younger one, so that order per
         key holds over a restart. Logs whose writers live were written side by side.
@@ -208,7 +220,7 @@ class Delivery:
         if track.exhausted:
             return False
         for turn in range(_ENTRIES_PER_TURN):
-            if not self._wait_for_room():
+            if self._stopping or not self._has_room():
                 return True
             finished = track.log.finished()
             try:
@@ -229,20 +241,20 @@ class Delivery:
         """Encode and route; False if stopped while dead letters could not be written."""
         if isinstance(found, Gap):
             context, line, position = self._encoding.announce(self.name, found)
-            events = [self._encoding.event(context, line, position)]
+            self._router.context = context
+            load.fill(context, self._router.route([self._encoding.event(context, line, position)]))
         else:
             context, batch = self._encoding.events(load.track.log.name, found)
             load.unencodable = len(batch.rejected)
             if batch.rejected and not self._bury(context, batch.rejected):
                 return False
-            events = batch.events()
             if batch.messages != found.messages:
                 _log.error(
                     "entry's message count is wrong",
                     extra={"said": found.messages, "found": batch.messages, "offset": found.offset},
                 )
-        self._router.context = context
-        load.fill(context, self._router.route(events))
+            self._router.context = context
+            load.fill(context, self._router.route_batch(batch))
         return True
 
     def _bury(self, context: Context, rejected: Sequence[Rejected]) -> bool:
@@ -262,14 +274,18 @@ class Delivery:
     def _wait_for_room(self) -> bool:
         """Wait until the window has room for another entry; False when stopping."""
         with self._changed:
-            while not self._stopping and (
-                self._held - self._aside >= self._limits.records * _WINDOW_BATCHES
-                or self._held_bytes - self._aside_bytes >= _WINDOW_BYTES
-                or self._aside >= _ASIDE_RECORDS
-                or self._aside_bytes >= _ASIDE_BYTES
-            ):
+            while not self._stopping and not self._has_room():
                 self._changed.wait(_WAKE_S)
             return not self._stopping
+
+    def _has_room(self) -> bool:
+        aside = self.statistics
+        return (
+            self._held - aside.held_back < self._limits.records * _WINDOW_BATCHES
+            and self._held_bytes - aside.held_back_bytes < _WINDOW_BYTES
+            and aside.held_back < self._config.held_back_max_records
+            and aside.held_back_bytes < self._config.held_back_max_bytes
+        )
 
     def _enqueue(self, load: Load) -> None:
         load.fed_at = time.monotonic()
@@ -361,8 +377,8 @@ class Delivery:
         before, weight = len(lane.waiting), lane.weight
         batch = Batch(lane)
         self._take_waiting(batch)
-        self._aside -= before - len(lane.waiting)
-        self._aside_bytes -= weight - lane.weight
+        self.statistics.held_back -= before - len(lane.waiting)
+        self.statistics.held_back_bytes -= weight - lane.weight
         return batch
 
     def _take(self) -> Batch:
@@ -412,8 +428,8 @@ class Delivery:
                 staying.append(record)
             else:
                 lane.append(Sent(load, record))
-                self._aside += 1
-                self._aside_bytes += record.weight
+                self.statistics.held_back += 1
+                self.statistics.held_back_bytes += record.weight
         if len(staying) < len(load.records):
             self._unsent -= len(load.records) - len(staying)
             self._unsent_bytes -= load.weight - weight_of(staying)
@@ -423,7 +439,10 @@ class Delivery:
         timeout_s = self._config.send_timeout_s
         if batch.lane.fruitless:
             timeout_s = min(timeout_s, _TROUBLED_TIMEOUT_S)
-        result = self._bus.send(batch.records, timeout_s)
+        with self._turn:
+            result = self._bus.send(batch.records, timeout_s)
+        if self._broken is not None:
+            raise self._broken
         statistics = self.statistics
         statistics.batches.observe(len(batch.records))
         now_us = time.time_ns() // 1000
@@ -504,8 +523,8 @@ class Delivery:
 
     def _count_aside(self, records: Iterable[Sent]) -> None:
         weights = [sent.record.weight for sent in records]
-        self._aside += len(weights)
-        self._aside_bytes += sum(weights)
+        self.statistics.held_back += len(weights)
+        self.statistics.held_back_bytes += sum(weights)
 
     def _dead(self, dead: Sequence[tuple[Sent, str]]) -> int:
         """Write dead letters; tells for how many that worked, the rest must be kept."""

@@ -109,6 +109,12 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
             gauge.add_metric((label,), count[name])
         yield gauge
     retried = CounterMetricFamily(_PREFIX + "retried", "Records sent again.", labels=("bus",))
+    held_back = GaugeMetricFamily(
+        _PREFIX + "held_back", "Records that wait for destinations that fail.", labels=("bus",)
+    )
+    held_back_bytes = GaugeMetricFamily(
+        _PREFIX + "held_back_bytes", "What these records weigh.", labels=("bus",)
+    )
     behind = GaugeMetricFamily(
         _PREFIX + "journal_bytes", "Bytes of the journal the bus has yet to pass.", labels=("bus",)
     )
@@ -124,12 +130,14 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
     )
     for label, bus in snapshot.buses.items():
         retried.add_metric((label,), bus.statistics.retried)
+        held_back.add_metric((label,), bus.statistics.held_back)
+        held_back_bytes.add_metric((label,), bus.statistics.held_back_bytes)
         behind.add_metric((label,), bus.journal_bytes)
         letters.add_metric((label,), bus.dead_letter_bytes)
         stuck.add_metric((label,), int(label in stalled))
         batches.add_metric((label,), _buckets(bus.statistics.batches), bus.statistics.batches.total)
         latency.add_metric((label,), _buckets(bus.statistics.latency), bus.statistics.latency.total)
-    yield from (retried, behind, letters, stuck, batches, latency)
+    yield from (retried, held_back, held_back_bytes, behind, letters, stuck, batches, latency)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -1,11 +1,18 @@
 """What a bus sends: an event, and what all records of its series share."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from tardis_machine.bronze import Event
+else:
+    # msgspec looks the type up, and settings are checked in processes that never see an envelope.
+    Event = Any
 
 Headers = tuple[tuple[str, str], ...]
+EVENT_ID: Final = "event-id"
+"""The header that every record has."""
 
 
 class Target(NamedTuple):
@@ -21,10 +28,10 @@ class Target(NamedTuple):
     weight: int = 0
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """An event on its way to one bus; `weight` is all that the service counts of it."""
 
-    event: "Event"
+    event: Event
     target: Target
     weight: int
 
@@ -43,4 +50,4 @@ class Record(NamedTuple):
     @property
     def headers(self) -> Headers:
         """Give the headers in their order: the event's own comes first."""
-        return (("event-id", self.event.event_id), *self.target.headers)
+        return ((EVENT_ID, self.event.event_id), *self.target.headers)

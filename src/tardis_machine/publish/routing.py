@@ -10,14 +10,14 @@ from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.record import Headers, Record, Target
 
 if TYPE_CHECKING:
-    from tardis_machine.bronze import Context, Event, Series
+    from tardis_machine.bronze import Context, EncodedBatch, Event, Series
 
 CONTENT_TYPE: Final = "application/x-protobuf"
 DEFAULT_KEY: Final = "{{exchange}}|{{symbol}}|{{payloadCase}}"
 MISSING: Final = "_"
 """What a value that is not there renders as."""
 
-_OF_EVENT: Final = {
+_OF_SERIES: Final = {
     "exchange": "exchange",
     "symbol": "symbol",
     "payloadCase": "payload_case",
@@ -27,7 +27,7 @@ _OF_CONTEXT: Final = ("source", "origin")
 _META: Final = "meta."
 _PLACEHOLDER: Final = re.compile(r"\{\{(.*?)\}\}")
 _PLACEHOLDERS: Final = ", ".join(
-    f"{{{{{name}}}}}" for name in (*_OF_EVENT, *_OF_CONTEXT, f"{_META}KEY")
+    f"{{{{{name}}}}}" for name in (*_OF_SERIES, *_OF_CONTEXT, f"{_META}KEY")
 )
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
@@ -139,14 +139,14 @@ class Router:
     """Turns events into records. Assign `context` whenever it changes, before routing.
 
     `overhead` is what a service counts of every record to a target besides its value; `weigh` is
-    what it counts of one event on its way there.
+    what it counts of a value of so many bytes.
     """
 
     def __init__(
         self,
         routing: Routing,
         overhead: Callable[[Target], int],
-        weigh: Callable[["Event", Target], int],
+        weigh: Callable[[int], int],
     ) -> None:
         # Here, since settings are checked in processes that never see an envelope.
         from tardis_machine.bronze.context import REQUEST_META  # noqa: PLC0415
@@ -160,7 +160,7 @@ class Router:
         templates = [t for t in (routing.destination, routing.key) if t is not None]
         templates += [template for _, template in routing.header_templates]
         names = [name for template in templates for name in template.placeholders]
-        self._used = frozenset(name for name in names if name not in _OF_EVENT)
+        self._used = frozenset(name for name in names if name not in _OF_SERIES)
 
     @property
     def context(self) -> "Context":
@@ -179,18 +179,32 @@ class Router:
             self._targets.clear()
         self._values = values
 
-    def route(self, events: Iterable["Event"]) -> list[Record]:
+    def route(self, events: Sequence["Event"]) -> list[Record]:
         """Give the records of those events that the allow-list lets through, in order."""
-        targets, weigh = self._targets, self._weigh
-        records: list[Record] = []
-        for event in events:
-            try:
-                target = targets[event.series]
-            except KeyError:
-                target = self._resolve(event)
-            if target is not None:
-                records.append(Record(event, target, weigh(event, target)))
-        return records
+        numbers: dict[Series, int] = {}
+        places = [numbers.setdefault(event.series, len(numbers)) for event in events]
+        return self._records(events, tuple(numbers), places)
+
+    def route_batch(self, batch: "EncodedBatch") -> list[Record]:
+        """Do the same with a batch, which knows its series."""
+        return self._records(batch.events(), *batch.series())
+
+    def _records(
+        self, events: Sequence["Event"], table: Sequence["Series"], places: Sequence[int]
+    ) -> list[Record]:
+        targets = [self._target(series) for series in table]
+        weigh = self._weigh
+        return [
+            Record(event, target, weigh(len(event.value)) + target.weight)
+            for event, place in zip(events, places, strict=True)
+            if (target := targets[place]) is not None
+        ]
+
+    def _target(self, series: "Series") -> Target | None:
+        try:
+            return self._targets[series]
+        except KeyError:
+            return self._resolve(series)
 
     def _depend(self, values: Mapping[str, str]) -> list[tuple[str, str]]:
         """Give those values of the context that targets are made of."""
@@ -198,31 +212,31 @@ class Router:
             return sorted(values.items())
         return [(name, values.get(name, "")) for name in self._used]
 
-    def _resolve(self, event: "Event") -> Target | None:
+    def _resolve(self, series: "Series") -> Target | None:
         if len(self._targets) >= _CACHED_ROUTES:
             self._targets.clear()
         target = None
-        if not self._routing.include or event.payload_case in self._routing.include:
-            destination = self._destination(event)
+        if not self._routing.include or series.payload_case in self._routing.include:
+            destination = self._destination(series)
             template = self._routing.key
-            key = destination if template is None else template.render(self._lookup(event))
+            key = destination if template is None else template.render(self._lookup(series))
             key = self._routing.fit_key(key)
-            plain = Target(destination, key, self._headers(event))
+            plain = Target(destination, key, self._headers(series))
             target = plain._replace(weight=self._overhead(plain))
-        self._targets[event.series] = target
+        self._targets[series] = target
         return target
 
-    def _destination(self, event: "Event") -> str:
+    def _destination(self, series: "Series") -> str:
         routing = self._routing
-        routed = routing.routes.get(event.payload_case)
+        routed = routing.routes.get(series.payload_case)
         if routed is not None:
             return routed
         if routing.destination is None:
             return routing.base
-        value = self._lookup(event)
+        value = self._lookup(series)
         return routing.destination.render(lambda name: routing.clean(value(name)))
 
-    def _headers(self, event: "Event") -> Headers:
+    def _headers(self, series: "Series") -> Headers:
         prefix = self._routing.meta_headers_prefix
         meta: list[tuple[str, str]] = []
         if prefix is not None:
@@ -231,23 +245,23 @@ class Router:
                 for name, value in self._values.items()
                 if name.startswith(_META)
             ]
-        value = self._lookup(event)
+        value = self._lookup(series)
         rendered = [
             (name, self._routing.clean_header(template.render(value)))
             for name, template in self._routing.header_templates
         ]
         return (
-            ("payload-case", event.payload_case),
+            ("payload-case", series.payload_case),
             ("content-type", CONTENT_TYPE),
             *self._routing.headers,
             *rendered,
             *meta,
         )
 
-    def _lookup(self, event: "Event") -> Callable[[str], str]:
+    def _lookup(self, series: "Series") -> Callable[[str], str]:
         def value(name: str) -> str:
-            attribute = _OF_EVENT.get(name)
-            found = self._values.get(name) if attribute is None else getattr(event, attribute)
+            attribute = _OF_SERIES.get(name)
+            found = self._values.get(name) if attribute is None else getattr(series, attribute)
             return found or MISSING
 
         return value
@@ -262,4 +276,4 @@ def _payload_case(name: str, flag: str) -> str:
 
 
 def _known(name: str) -> bool:
-    return name in _OF_EVENT or name in _OF_CONTEXT or re.fullmatch(r"meta\..+", name) is not None
+    return name in _OF_SERIES or name in _OF_CONTEXT or re.fullmatch(r"meta\..+", name) is not None

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.extras import expect
@@ -21,9 +21,6 @@ from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, R
 from tardis_machine.publish.buses.fates import Fates, SendResult
 from tardis_machine.publish.record import Headers, Record, Target
 from tardis_machine.publish.routing import Router, Routing, Template, payload_cases, routes
-
-if TYPE_CHECKING:
-    from tardis_machine.bronze import Event
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _SHORTEST_CONNECT_S: Final = 1.0
@@ -203,6 +200,10 @@ class BrokerConfig(BusConfig):
 C = TypeVar("C", bound=BusConfig)
 
 
+def _do_nothing() -> None:
+    """What there is to do for whoever only sends."""
+
+
 class EventBus(ABC, Generic[C]):
     """One bus, used by one thread at a time. A bus fills in what begins with an underscore."""
 
@@ -213,6 +214,8 @@ class EventBus(ABC, Generic[C]):
 
     def __init__(self, config: C) -> None:
         self.config = config
+        self.meanwhile: Callable[[], None] = _do_nothing
+        """Called by `send` where there is nothing to do but wait; whoever sends may set it."""
         self._unusable: dict[str, BusError] = {}
 
     @property
@@ -237,9 +240,9 @@ class EventBus(ABC, Generic[C]):
         """Count what the service counts of each record to a target, besides its value."""
         return 0
 
-    def weigh(self, event: "Event", target: Target) -> int:
-        """Count all that the service counts of a record: value, key, headers, encoding."""
-        return len(event.value) + target.weight
+    def weigh(self, size: int) -> int:
+        """Count what the service counts of a value of so many bytes."""
+        return size
 
     def connect(self, timeout_s: float = _CONNECT_TIMEOUT_S) -> Mapping[str, BusError]:
         """Reach the bus and find or create its destinations; raises BusError.

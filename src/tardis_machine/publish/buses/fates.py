@@ -35,12 +35,18 @@ class Fates:
 
     def open(self) -> Sequence[int]:
         """Give the places of the records whose fate is not known yet, in order."""
-        if not any(self._settled):
+        if 1 not in self._settled:
             return range(len(self._settled))
+        if 0 not in self._settled:
+            return ()
         return [place for place, settled in enumerate(self._settled) if not settled]
 
     def is_open(self, place: int) -> bool:
         return not self._settled[place]
+
+    @property
+    def any_failed(self) -> bool:
+        return bool(self._failures)
 
     @property
     def to_be_retried(self) -> bool:
@@ -49,8 +55,11 @@ class Fates:
 
     def deliver(self, places: Iterable[int], *, duplicates: int = 0) -> None:
         """Note what the bus has acknowledged, and how many of these it had already."""
-        for place in places:
-            self._settle(place)
+        if places == range(len(self._settled)) and 1 not in self._settled:
+            self._settled = bytearray(b"\x01") * len(self._settled)
+        else:
+            for place in places:
+                self._settle(place)
         self._duplicates += duplicates
 
     def fail(self, places: Iterable[int], error: BusError) -> None:

@@ -20,7 +20,7 @@ from tardis_machine.extras import require
 from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
 from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, NotSentError
 from tardis_machine.publish.buses.fates import Fates
-from tardis_machine.publish.record import Record, Target
+from tardis_machine.publish.record import EVENT_ID, Record, Target
 from tardis_machine.publish.routing import DEFAULT_KEY, Routing, static_headers
 
 _EXTRA: Final = "kafka"
@@ -338,7 +338,9 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         if self._producer is None:
             self._be_ready(records, deadline - time.monotonic())
         refused = self._produce(records, places, fates, deadline)
-        fates.deliver([place for place in places if fates.is_open(place) and place not in refused])
+        if refused or fates.any_failed:
+            places = [each for each in places if fates.is_open(each) and each not in refused]
+        fates.deliver(places)
         if not refused:
             return
         # After any failure the producer may have stopped for good: the next one is a new one.
@@ -369,21 +371,8 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         refused, reports = self._refused, self._reports
         refused.clear()
         reports += [partial(_note, refused, place) for place in range(len(reports), len(records))]
-        for number, place in enumerate(places):
-            record = records[place]
-            value = record.value
-            if self._frames:
-                value = self._frames[record.destination] + value
-            try:
-                if not self._enqueue(record, value, reports[place], deadline):
-                    self._hold_back(records, places[number:], fates)
-                    break
-            except self._client.KafkaException as error:
-                if error.args[0].name() in _UNACCEPTABLE:
-                    fates.fail([place], self._rejected(record, error.args[0].str()))
-                    continue
-                refused.update(dict.fromkeys(places[number:], error.args[0]))
-                break
+        self._hand_over(records, places, fates, deadline)
+        self.meanwhile()
         if self._wait(deadline):
             return dict(refused)
         self._producer.purge()
@@ -410,20 +399,38 @@ class KafkaEventBus(EventBus[KafkaConfig]):
                 deadline = min(deadline, time.monotonic() + _STOPPED_TIMEOUT_S)
         return True
 
-    def _enqueue(self, record: Record, value: bytes, report: Any, deadline: float) -> bool:
-        """Hand a record to librdkafka, whose full queue is the backpressure; False: out of time."""
-        headers = list(record.headers)
-        while True:
+    def _hand_over(
+        self, records: Sequence[Record], places: Sequence[int], fates: Fates, deadline: float
+    ) -> None:
+        """Give librdkafka records, whose full queue is the backpressure."""
+        frames, produce, reports = self._frames, self._producer.produce, self._reports
+        for number, place in enumerate(places):
+            event, target = records[place].event, records[place].target
+            value = frames[target.destination] + event.value if frames else event.value
+            headers = [(EVENT_ID, event.event_id), *target.headers]
+            report = reports[place]
             try:
-                self._producer.produce(
-                    record.destination, value, record.key, on_delivery=report, headers=headers
-                )
-            except BufferError:
-                if time.monotonic() >= deadline:
-                    return False
-                self._producer.poll(_QUEUE_FULL_WAIT_S)
-            else:
-                return True
+                while True:
+                    try:
+                        produce(
+                            target.destination,
+                            value,
+                            target.key,
+                            on_delivery=report,
+                            headers=headers,
+                        )
+                        break
+                    except BufferError:
+                        if time.monotonic() >= deadline:
+                            self._hold_back(records, places[number:], fates)
+                            return
+                        self._producer.poll(_QUEUE_FULL_WAIT_S)
+            except self._client.KafkaException as error:
+                if error.args[0].name() in _UNACCEPTABLE:
+                    fates.fail([place], self._rejected(records[place], error.args[0].str()))
+                    continue
+                self._refused.update(dict.fromkeys(places[number:], error.args[0]))
+                return
 
     @property
     def _client(self) -> Any:

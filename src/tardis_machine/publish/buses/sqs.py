@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tardis_machine.config import ConfigError, bytes_size, setting
 from tardis_machine.extras import require
@@ -19,9 +19,6 @@ from tardis_machine.publish.routing import (
     Routing,
     Template,
 )
-
-if TYPE_CHECKING:
-    from tardis_machine.bronze import Event
 
 _QUEUE: Final = re.compile(r"https?://[^\s/@]+/\S+")
 _OF_REGION: Final = re.compile(r"https://sqs\.([a-z0-9-]+)\.amazonaws\.com")
@@ -120,9 +117,9 @@ class SQSEventBus(AwsEventBus[SQSConfig]):
             len(name.encode()) + len(_TYPE) + len(value.encode()) for name, value in target.headers
         )
 
-    def weigh(self, event: "Event", target: Target) -> int:
+    def weigh(self, size: int) -> int:
         """Count the body as base64."""
-        return -(-len(event.value) // 3) * 4 + target.weight
+        return -(-size // 3) * 4
 
     def _region(self) -> str | None:
         found = _OF_REGION.match(self.config.queue_url or "")
