@@ -15,6 +15,7 @@ import pytest
 
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
+from tardis_machine.publish.loads import fitting
 from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_stream
 from tests.buses.events import deliver, events, records, resized, routed
@@ -308,6 +309,25 @@ def test_mistake_3_a_cut_connection_breaks_no_order(
     assert len(arrived) == len(sent)
     assert_promises_kept(sent, arrived)
     assert duplicates > 0
+
+
+def test_mistake_4_a_batch_is_bounded_by_bytes_and_no_message_is_a_call_of_its_own(
+    nats: NatsServer, nats_bus: Make, proxy: Proxy
+):
+    proxy.target = nats.port
+    bus = nats_bus(f"nats://127.0.0.1:{proxy.port}")
+    bus.connect()
+    heavy = [resized(bus, record, 300_000) for record in records(bus, 60)]
+    count, _ = fitting(heavy, bus.limits.records, bus.limits.bytes)
+
+    proxy.said.clear()
+    assert bus.send(heavy[:count], 30).delivered == count < len(heavy)
+    assert bus.limits.bytes // 2 < len(proxy.said) <= bus.limits.bytes
+
+    proxy.said.clear()
+    assert bus.send(records(bus, 2_000, start=100), 30).delivered == 2_000
+    assert proxy.said.count(b"HPUB ") == 2_000
+    assert proxy.said.count(b"PING") <= 20
 
 
 def test_mistake_7_an_oversized_message_is_rejected_for_good_and_blocks_nothing(
