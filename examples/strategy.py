@@ -1,6 +1,7 @@
 """A toy strategy on history or live, by one argument: the messages are the same.
 
     python examples/strategy.py              # the bundled sample of March 1st, 2024
+    python examples/strategy.py --speed 10   # the same, as it happened, ten times as fast
     python examples/strategy.py --live       # what bitmex sends now
 
 It buys when the price is above its average of the last bars, sells when it is below, and pays the
@@ -53,7 +54,7 @@ class Strategy:
         return self.cash + self.position * (self._bid if self.position > 0 else self._ask)
 
 
-def opened(*, live: bool) -> NormalizedStream | NormalizedReplay:
+def opened(*, live: bool, speed: float | None) -> NormalizedStream | NormalizedReplay:
     """Only this differs."""
     if live:
         return stream_normalized(exchange="bitmex", symbols=["XBTUSD"], data_types=DATA_TYPES)
@@ -63,14 +64,15 @@ def opened(*, live: bool) -> NormalizedStream | NormalizedReplay:
         data_types=DATA_TYPES,
         from_="2024-03-01T00:00",
         to="2024-03-01T00:05",
+        speed=speed,
         sample=True,
     )
 
 
-async def main(*, live: bool, bars: int) -> None:
+async def main(*, live: bool, speed: float | None, bars: int) -> None:
     strategy = Strategy()
     seen = 0
-    async with aclosing(aiter(opened(live=live))) as messages:
+    async with aclosing(aiter(opened(live=live, speed=speed))) as messages:
         async for message in messages:
             if isinstance(message, BookSnapshot):
                 strategy.on_quote(message)
@@ -85,6 +87,9 @@ async def main(*, live: bool, bars: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--live", action="store_true", help="what the exchange sends now")
+    parser.add_argument(
+        "--speed", type=float, help="1: as it happened; as fast as possible if not given"
+    )
     parser.add_argument("--bars", type=int, default=0, help="end after so many; 0: never")
     arguments = parser.parse_args()
-    asyncio.run(main(live=arguments.live, bars=arguments.bars))
+    asyncio.run(main(live=arguments.live, speed=arguments.speed, bars=arguments.bars))

@@ -111,7 +111,7 @@ async def test_connections_of_a_native_session_meet_in_one_process(launch: Launc
     process = launch("--sample-data", "--cluster-mode", "--port", str(port))
     workers = os.cpu_count() or 1
     process.wait_for("listening", count=workers)
-    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&session=s"
+    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&session=s&speed=600"
     url = f"http://127.0.0.1:{port + 1}/ws-replay?{query}"
     async with aiohttp.ClientSession() as client:
         sockets = [await client.ws_connect(url) for _ in range(4 * workers)]

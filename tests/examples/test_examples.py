@@ -60,6 +60,7 @@ def test_a_strategy_runs_on_history_and_live(
 ) -> None:
     *signals, summary = run("strategy.py").splitlines()
     assert len(signals) > 3
+    assert run("strategy.py", "--speed", "1000").splitlines() == [*signals, summary]
     machine = serve()
     query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:05"
     url = f"ws://127.0.0.1:{machine.port + 1}/ws-replay?{query}"
