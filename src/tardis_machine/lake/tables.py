@@ -3,14 +3,16 @@
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tardis_machine.lake import silver
+from tardis_machine.lake.comments import commented
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
-from tardis_machine.lake.records import KEPT, schema_of
+from tardis_machine.lake.records import KEPT
 from tardis_machine.lake.spans import listed, literal
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ _CONFLICTS: Final = (
 _BEING_MADE: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 # Small files of a day are joined as it grows: never those that are large already.
 _GROWING: Final = (("delta.autoOptimize.autoCompact", "true"),)
+# What others keep up with by: Gold, and whoever reads the tables elsewhere.
+FEED: Final = ("delta.enableChangeDataFeed", "true")
 
 
 class Table(NamedTuple):
@@ -46,7 +50,9 @@ class Table(NamedTuple):
     partitioned_by: tuple[str, ...] = ("exchange", "day")
     ordered_by: tuple[str, ...] = ("symbol", "local_ts")
     statistics: tuple[str, ...] = ("symbol", "local_ts", "event_id")
-    properties: tuple[tuple[str, str], ...] = _GROWING
+    properties: tuple[tuple[str, str], ...] = (*_GROWING, FEED)
+    comments: Mapping[str, str] = MappingProxyType({})
+    """What columns mean that are not as in other tables."""
 
 
 QUARANTINE: Final = Table(
@@ -159,8 +165,9 @@ class Tables:
             *table.properties,
         )
         assigned = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties)
+        columns = commented(table.columns, table.comments)
         statement = (
-            f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({schema_of(table.columns)}) "
+            f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({columns}) "
             f"USING delta {partitioned} TBLPROPERTIES ({assigned})"
         )
         retried(
