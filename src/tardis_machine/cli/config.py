@@ -60,6 +60,7 @@ def sections() -> tuple[type[Section], ...]:
 def others() -> tuple[type[Section], ...]:
     """Give the sections of the lake's commands: one file may configure them as well."""
     from tardis_machine.lake import config as lake  # noqa: PLC0415 - what only a file needs
+    from tardis_machine.lake import gold_config  # noqa: PLC0415
 
     return (
         lake.SparkConfig,
@@ -70,6 +71,7 @@ def others() -> tuple[type[Section], ...]:
         lake.MaintainConfig,
         lake.VerifyConfig,
         lake.QuarantineConfig,
+        *gold_config.SECTIONS,
     )
 
 

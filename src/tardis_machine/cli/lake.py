@@ -4,13 +4,15 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from tardis_machine import log as logs
+from tardis_machine.cli import gold
 from tardis_machine.cli.config import sections as server_sections
-from tardis_machine.config import ConfigError, Loaded, Section, load, options
+from tardis_machine.cli.tables import Command, open_tables
+from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.config import (
@@ -39,16 +41,6 @@ log = logging.getLogger(__name__)
 
 _PROG: Final = "tardis-machine lake"
 _POLL_S: Final = 0.5
-
-
-class Command(NamedTuple):
-    """One of the lake's commands."""
-
-    does: str
-    sections: tuple[type[Section], ...]
-    run: Callable[[Loaded, Sequence[str]], int]
-    example: str
-    arguments: str = ""
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -114,7 +106,7 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake.release import release  # noqa: PLC0415
 
     config = loaded[QuarantineConfig]
-    tables = _tables(loaded, config.tables)
+    tables = open_tables(loaded, config.tables)
     if config.release:
         outcome = release(tables)
         print(f"{outcome.released:,} released, {outcome.left:,} left")
@@ -142,7 +134,7 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     if not settings.enabled:
         flags = " and ".join(settings.flag(name) for name in bus.config_type.needs)
         raise ConfigError("--from-bus", config.from_bus, f"needs {flags}")
-    tables = _tables(loaded, config.to_tables)
+    tables = open_tables(loaded, config.to_tables)
     checkpoint = config.checkpoint or streaming.default_checkpoint(tables.root, config.from_bus)
     asked = Asked(
         config.starting,
@@ -168,7 +160,7 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
 
     config = loaded[SilverConfig]
-    tables = _tables(loaded, config.tables)
+    tables = open_tables(loaded, config.tables)
     if config.rebuild:
         rebuild(tables)
     else:
@@ -183,7 +175,7 @@ def _show(loaded: Loaded, names: Sequence[str]) -> int:
     if not any(names):
         raise ConfigError("TABLE", None, "is needed, such as trades")
     config = loaded[ShowConfig]
-    tables = _tables(loaded, config.tables)
+    tables = open_tables(loaded, config.tables)
     rows = show.frame(tables, names[0])
     if config.where:
         rows = rows.where(config.where)
@@ -195,7 +187,7 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import maintain  # noqa: PLC0415 - needs the extra
 
     config = loaded[MaintainConfig]
-    tables = _tables(loaded, config.tables)
+    tables = open_tables(loaded, config.tables)
     everything = not (config.compact or config.vacuum or config.statistics)
     for name, table in maintain.existing(tables, config.only).items():
         if config.compact or everything:
@@ -208,20 +200,12 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
     return 0
 
 
-def _tables(loaded: Loaded, root: str) -> "Tables":
-    from tardis_machine.lake.session import session  # noqa: PLC0415 - needs the extra
-    from tardis_machine.lake.tables import Tables  # noqa: PLC0415
-
-    config = loaded[SparkConfig]
-    return Tables(session(master=config.master, settings=config.spark), root)
-
-
 def _tables_of_history(loaded: Loaded, root: str) -> "Tables":
     """Open the tables in a session whose executors can replay history."""
     from tardis_machine.lake.sources import tardis  # noqa: PLC0415 - needs the extra
 
     _export(loaded[HistoryConfig])
-    tables = _tables(loaded, root)
+    tables = open_tables(loaded, root)
     tardis.register(tables.spark)
     return tables
 
@@ -330,6 +314,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _maintain,
         "tardis-machine lake maintain --tables /data/lake --compact",
     ),
+    **gold.COMMANDS,
 }
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
+from tardis_machine.lake.catalog import TABLES
 from tardis_machine.lake.spans import literal
-from tardis_machine.lake.tables import ALL, Table, Tables, retried
+from tardis_machine.lake.tables import Table, Tables, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +29,7 @@ class Size(NamedTuple):
 
 def existing(tables: Tables, names: Iterable[str] = ()) -> dict[str, Table]:
     """Give the tables of these names that are there; of all, if none is named."""
-    chosen = {name: ALL[name] for name in names} or ALL
+    chosen = {name: TABLES[name] for name in names} or TABLES
     return {name: table for name, table in chosen.items() if tables.exists(table)}
 
 
@@ -61,7 +62,7 @@ def vacuum(tables: Tables, table: Table, retain_hours: int = _WEEK_HOURS) -> Non
 
 def size(tables: Tables, name: str) -> Size:
     """Measure a table."""
-    table = ALL[name]
+    table = TABLES[name]
     [detail] = tables.spark.sql(f"DESCRIBE DETAIL {tables.name(table)}").collect()
     return Size(name, tables.read(table).count(), detail["numFiles"], detail["sizeInBytes"])
 

@@ -4,8 +4,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from tardis_machine.lake import silver
+from tardis_machine.lake.catalog import TABLES
 from tardis_machine.lake.errors import LakeError
-from tardis_machine.lake.tables import ALL, SILVER, Tables
+from tardis_machine.lake.tables import SILVER, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,14 +20,14 @@ def frame(tables: Tables, name: str) -> "DataFrame":
     """Give a table or view by its name."""
     if name == BOOK_LEVELS:
         return silver.book_levels(tables.read(SILVER["bookChange"]))
-    if name not in ALL:
-        raise LakeError(f"{name}: expected one of {', '.join([*ALL, BOOK_LEVELS])}")
-    return tables.read(ALL[name])
+    if name not in TABLES:
+        raise LakeError(f"{name}: expected one of {', '.join([*TABLES, BOOK_LEVELS])}")
+    return tables.read(TABLES[name])
 
 
 def views(tables: Tables) -> list[str]:
     """Make a temporary view of every table that is there, for SQL in a notebook."""
-    made = [name for name, table in ALL.items() if tables.exists(table)]
+    made = [name for name, table in TABLES.items() if tables.exists(table)]
     if "book_changes" in made:
         made.append(BOOK_LEVELS)
     for name in made:

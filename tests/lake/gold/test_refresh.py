@@ -115,13 +115,13 @@ def test_a_replaced_day_is_taken_up_and_its_last_bar_is_closed(
         minutes = {0: recorded_trade(0, price), 1439: recorded_trade(DAY_US - 2_000_000, price)}
         return {"cacheDir": str(write_day(tmp_path / name, minutes))}
 
-    whole = replay("trade", minutes=(0, 1440))
+    whole = replay("trade", "book_change", minutes=(0, 1440))
     run(tables, whole, source=recorded("wrong", 5))
     refresh(tables, MINUTES)
     run(tables, whole, source=recorded("right", 7), force=True)
     [second] = refresh(tables, MINUTES)
     assert (second.days, second.rows) == (1, 2)
-    asked = replay("trade_bar_1m", minutes=(0, 1440))
+    asked = replay("trade_bar_1m", "book_change", minutes=(0, 1440))
     with (
         History(cache_dir=tmp_path / "right") as history,
         replay_normalized_many([asked], history=history, closes_bars=True) as replayed,

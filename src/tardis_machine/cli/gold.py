@@ -1,0 +1,208 @@
+"""The lake's commands around Gold: gold, quality, plot, register, drop-days."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tardis_machine.cli.tables import Command, open_tables
+from tardis_machine.config import ConfigError, Loaded
+from tardis_machine.lake.gold_config import (
+    DaysConfig,
+    DropDaysConfig,
+    GoldConfig,
+    PlotConfig,
+    QualityConfig,
+    RegisterConfig,
+)
+
+if TYPE_CHECKING:
+    from tardis_machine.lake.gold.refresh import Refreshed, Wanted
+    from tardis_machine.lake.gold.report import Span
+
+_HIVE: Final = {"spark.sql.catalogImplementation": "hive"}
+
+
+def _gold(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake.gold.refresh import refresh  # noqa: PLC0415 - needs the extra
+
+    config = loaded[GoldConfig]
+    wanted = _wanted(config)
+    tables = open_tables(loaded, config.tables)
+    if not config.every_s:
+        refresh(tables, wanted, _show_refreshed)
+        return 0
+    with _stopping() as stop:
+        while not stop.is_set():
+            refresh(tables, wanted, _show_refreshed)
+            stop.wait(config.every_s)
+    return 0
+
+
+def _wanted(config: GoldConfig) -> "list[Wanted]":
+    """Give the tables that are asked for, each with its variants."""
+    from tardis_machine.lake.gold import GOLD  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.gold.refresh import Wanted  # noqa: PLC0415
+
+    for name in config.only:
+        if name not in GOLD:
+            expected = f"expected some of {', '.join(GOLD)}"
+            raise ConfigError(config.flag("only"), name, expected)
+    variants = {
+        "bars": config.bars,
+        "books": config.books,
+        "top_of_book": config.books,
+        "quality": ("",),
+    }
+    return [
+        Wanted(gold, variant)
+        for name, gold in GOLD.items()
+        if name in (config.only or GOLD)
+        for variant in variants.get(name, config.intervals)
+    ]
+
+
+def _quality(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import manifest, plot  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.gold import report  # noqa: PLC0415
+
+    config = loaded[QualityConfig]
+    span = _span(config)
+    if config.picture:
+        plot.matplotlib()
+    tables = open_tables(loaded, config.tables)
+    print("\n".join(report.summary(tables, span, config.limit)))
+    for each in report.broken(tables, span):
+        print(f"disconnects: {each.exchange} {each.disconnects:,} ({each.origin})")
+    missing = report.missing(manifest.finished(tables), span)
+    for unit in missing[: config.limit]:
+        print(f"missing: {unit}")
+    if len(missing) > config.limit:
+        print(f"and {len(missing) - config.limit} more: --limit")
+    if config.picture:
+        plot.quality(tables, span, picture=config.picture)
+        print(f"drawn: {config.picture}")
+    return 0
+
+
+def _plot(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import plot  # noqa: PLC0415 - needs the extra
+
+    config = loaded[PlotConfig]
+    span = _span(config)
+    plot.matplotlib()
+    tables = open_tables(loaded, config.tables)
+    drawn = plot.market(
+        tables,
+        config.symbol,
+        span,
+        bars=config.bars,
+        picture=config.picture,
+        limit=config.limit,
+    )
+    print(f"{config.picture}: {', '.join(drawn)}")
+    return 0
+
+
+def _register(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake import catalog  # noqa: PLC0415 - needs the extra
+
+    config = loaded[RegisterConfig]
+    tables = open_tables(loaded, config.tables, **_HIVE)
+    for name in catalog.register(tables, config.database):
+        print(name)
+    if not catalog.is_lasting(tables):
+        print(
+            "the catalog of this session is in memory, and ends with it: "
+            "--spark spark.sql.catalogImplementation=hive has a lasting one",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _drop_days(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine.lake.retention import drop_days  # noqa: PLC0415 - needs the extra
+
+    config = loaded[DropDaysConfig]
+    first_kept = config.first_kept(datetime.now(UTC).date())
+    tables = open_tables(loaded, config.tables)
+    dropped = drop_days(tables, config.layers, first_kept, config.exchange, dry_run=config.dry_run)
+    verb = "would lose" if config.dry_run else "lost"
+    for each in dropped:
+        print(f"{each.table} {verb} {each.days:,} days of exchanges, {each.first} to {each.last}")
+    if dropped and not config.dry_run:
+        print("`lake maintain --vacuum` deletes their files when they are a week old")
+    return 0
+
+
+def _span(config: DaysConfig) -> "Span":
+    from tardis_machine.lake.gold.report import Span  # noqa: PLC0415 - needs the extra
+    from tardis_machine.options import parse_time  # noqa: PLC0415
+
+    return Span(
+        config.exchange,
+        parse_time(config.from_, "from") if config.from_ else None,
+        parse_time(config.to, "to") if config.to else None,
+    )
+
+
+def _show_refreshed(outcome: "Refreshed") -> None:
+    print(
+        f"{outcome.wanted.made:<32}{outcome.days:>6,} days {outcome.rows:>12,} rows "
+        f"{outcome.seconds:>7.1f} s",
+        flush=True,
+    )
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Give an event that a signal sets."""
+    stop = threading.Event()
+
+    def note(*_: Any) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "gold": Command(
+        "Keeps Gold up with Silver: bars, books, series and quality of the days that changed.",
+        (GoldConfig,),
+        _gold,
+        "tardis-machine lake gold --tables /data/lake --bars trade_bar_1m,trade_bar_60m",
+    ),
+    "quality": Command(
+        "Reports how good the data is: rows, gaps, disconnects, latency, duplicates, what misses.",
+        (QualityConfig,),
+        _quality,
+        "tardis-machine lake quality --tables /data/lake --picture quality.svg",
+    ),
+    "plot": Command(
+        "Draws a symbol from Gold: bars, volume, spread, basis, liquidations.",
+        (PlotConfig,),
+        _plot,
+        "tardis-machine lake plot --tables /data/lake --exchange bitmex --symbol XBTUSD"
+        "\n    --from 2024-03-01 --to 2024-03-02 --picture xbtusd.png",
+    ),
+    "register": Command(
+        "Makes the tables known to a catalog, such as a Hive metastore or Unity.",
+        (RegisterConfig,),
+        _register,
+        "tardis-machine lake register --tables /data/lake --database md",
+    ),
+    "drop-days": Command(
+        "Drops days that are no longer kept, once or as a retention.",
+        (DropDaysConfig,),
+        _drop_days,
+        "tardis-machine lake drop-days --tables /data/lake --keep-days 90 --layers bronze",
+    ),
+}
