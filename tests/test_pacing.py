@@ -96,9 +96,10 @@ def test_the_first_minute_of_1970_is_a_time() -> None:
 
 def test_stopping_wakes_who_waits() -> None:
     kept = Schedule(START, START + MINUTE, 0.001)
-    waiting = threading.Thread(target=kept.wait, args=(local(MINUTE - 1),))
+    came: list[bool] = []
+    waiting = threading.Thread(target=lambda: came.append(kept.wait(local(MINUTE - 1))))
     waiting.start()
     kept.stop()
     waiting.join(60)
-    assert not waiting.is_alive()
+    assert came == [False]
     assert kept.due_in(local(MINUTE - 1)) == 0

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from tardis_machine.emit import Taken
+from tardis_machine.history import ReaderClosedError
 from tardis_machine.kernel import kernel
 from tardis_machine.pacing import Schedule
 
@@ -215,7 +216,8 @@ class PacedMerge(Merge):
     def steps(self) -> Iterator[Merged]:
         """Merge to the end; a step begins by sleeping, unless `due_in` has told that it is due."""
         while (upcoming := self._upcoming()) is not None:
-            self._schedule.wait(upcoming)
+            if not self._schedule.wait(upcoming):
+                raise ReaderClosedError("the replay was closed before its end")
             queue = self._behind()
             if queue is not None and self._is_due(queue):
                 if queue.failure is not None:

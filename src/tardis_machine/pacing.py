@@ -51,8 +51,8 @@ class Schedule:
         self._stopped = threading.Event()
 
     def due_in(self, local: str) -> float:
-        """Seconds until a local time is due; 0 if it is."""
-        if local <= self.reached:
+        """Seconds until a local time is due; 0 if it is, or nothing will be any more."""
+        if local <= self.reached or self._stopped.is_set():
             return 0.0
         now = self._clock.now()
         if self._began is None:
@@ -68,18 +68,17 @@ class Schedule:
         ticks = -int(-us * _US_NS / self._speed // _TICK_NS)
         return max(_TICK_NS, ticks * _TICK_NS - elapsed) / _SECOND_NS
 
-    def wait(self, local: str) -> None:
-        """Block until a local time is due."""
+    def wait(self, local: str) -> bool:
+        """Block until a local time is due; False if it never will be."""
         while (seconds := self.due_in(local)) > 0:
             self._clock.wait(seconds, self._stopped)
+        return not self._stopped.is_set()
 
     def stop(self) -> None:
-        """Have everything due: nobody waits for it any more."""
+        """Let nothing more be due, and nobody wait for it."""
         self._stopped.set()
 
     def _reached(self, passed: int) -> str:
         us = self._start + int(passed * self._speed) // _US_NS
         # A line may be stamped with a time that it should not have: it waits no longer than this.
-        if us >= self._end or self._stopped.is_set():
-            return _EVERYTHING
-        return iso_us(max(us, 1))
+        return _EVERYTHING if us >= self._end else iso_us(max(us, 1))

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tardis_machine import sample as sample_data
-from tardis_machine.history import Filter, History
+from tardis_machine.history import Filter, History, ReaderClosedError
 from tardis_machine.lines import MESSAGE
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replay import (
@@ -159,13 +160,23 @@ async def test_for_and_async_for_wait(sample: History) -> None:
     assert by_for
 
 
-def test_one_that_is_closed_does_not_wait_any_more(sample: History) -> None:
-    asked = replay(exchange="bitmex", from_=START, to=END, speed=0.001, history=sample)
-    batches = asked.batches()
-    while asked.due_in() < 1:
+@pytest.mark.parametrize("raw", [True, False])
+def test_one_that_is_closed_neither_waits_nor_gives_what_is_not_due(
+    sample: History, raw: bool
+) -> None:
+    asked: Any = {"exchange": "bitmex", "from_": START, "to": END, "speed": 0.001}
+    replayed = (
+        replay(**asked, history=sample)
+        if raw
+        else replay_normalized(**asked, data_types=["trade"], history=sample)
+    )
+    batches = replayed.batches()
+    while replayed.due_in() < 1:
         next(batches)
-    asked.close()
-    assert asked.due_in() == 0
+    replayed.close()
+    assert replayed.due_in() == 0
+    with pytest.raises(ReaderClosedError):
+        next(batches)
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf"), True, "10", 2e6])

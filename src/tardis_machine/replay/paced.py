@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from itertools import accumulate
 from typing import Protocol, Self
 
-from tardis_machine.history import Reader
+from tardis_machine.history import Reader, ReaderClosedError
 from tardis_machine.lines import locals_of, split
 from tardis_machine.pacing import Schedule
 
@@ -57,8 +57,8 @@ class _Paced:
             last = self._times[-1] if self._times else ""
             self._times = list(accumulate(locals_of(self._lines), max, initial=last))[1:]
             self._next = 0
-        else:
-            self._schedule.wait(self._times[self._next])
+        elif not self._schedule.wait(self._times[self._next]):
+            raise ReaderClosedError("the replay was closed before its end")
         first = self._next
         self._next = bisect_right(self._times, self._schedule.reached, first)
         return b"".join(line + b"\n" for line in self._lines[first : self._next])
