@@ -134,7 +134,7 @@ impl Groups {
 #[inline]
 fn remainder(number: f64, step: f64) -> f64 {
     const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.abs() < EXACT && step >= 1.0 && step < EXACT && number.fract() == 0.0 && step.fract() == 0.0 {
+    if number.abs() < EXACT && (1.0..EXACT).contains(&step) && number.fract() == 0.0 && step.fract() == 0.0 {
         let whole = (number as i64 % step as i64) as f64;
         return if number.is_sign_negative() && whole == 0.0 { -0.0 } else { whole };
     }

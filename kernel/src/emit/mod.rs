@@ -163,7 +163,7 @@ impl Taken {
     /// Where a local timestamp's bytes begin.
     #[inline]
     pub fn start(&self, at: usize) -> usize {
-        at.checked_sub(1).map_or(0, |before| self.marks.marks[before].end as usize)
+        at.checked_sub(1).map_or(0, |before| self.marks.marks[before].end)
     }
 }
 

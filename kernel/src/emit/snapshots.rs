@@ -208,7 +208,7 @@ impl Snapshots {
         let ends = |snapshot: &Snapshot, kind: &SnapshotType| -> Option<f64> {
             let bucket = (snapshot.last_ms as f64 / kind.interval).floor();
             let later = snapshot.changed && (ms as f64 / kind.interval).floor() > bucket;
-            later.then(|| (bucket + 1.0) * kind.interval)
+            later.then_some((bucket + 1.0) * kind.interval)
         };
         // Times first: if one cannot be printed, nothing has changed.
         let mut times = Vec::new();
