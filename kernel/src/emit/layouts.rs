@@ -124,6 +124,49 @@ pub fn read_at(at: &mut Walker, layout: &Layout, needs: Needs, levels: &mut Leve
     Ok(())
 }
 
+/// Read an array of levels with a time each, in seconds; gives the latest.
+pub fn read_timed_at(
+    at: &mut Walker,
+    layout: &Layout,
+    seconds: usize,
+    needs: Needs,
+    levels: &mut Levels,
+) -> Result<f64, Odd> {
+    let Layout::Picked { price: Key::Position(price), amount: Key::Position(amount) } = layout else {
+        return Err(Odd);
+    };
+    let mut latest: f64 = 0.0;
+    at.expect(b"[")?;
+    at.blanks();
+    rows(at, |at| {
+        let level = plain_items(at)?;
+        let item = |place: usize| level.get(place).copied().flatten().ok_or(Odd);
+        latest = latest.max(numbers::parse(item(seconds)?.number()?.0).map_err(|_| Odd)?);
+        add(levels, needs, item(*price)?, item(*amount)?)
+    })?;
+    Ok(latest)
+}
+
+/// Read an array of a few texts and numbers.
+fn plain_items<'a>(at: &mut Walker<'a>) -> Result<[Option<Token<'a>>; 4], Odd> {
+    let mut items = [None; 4];
+    at.expect(b"[")?;
+    for item in &mut items {
+        at.blanks();
+        let token = at.token()?;
+        if !matches!(token, Token::Text(_) | Token::Number(..)) {
+            return Err(Odd);
+        }
+        *item = Some(token);
+        at.blanks();
+        if !at.skip(b",") {
+            break;
+        }
+    }
+    at.expect(b"]")?;
+    Ok(items)
+}
+
 /// Read rows that tell their side.
 pub fn split(
     json: &[u8],

@@ -119,10 +119,16 @@ class Iso(Struct, frozen=True):
 
 
 class _Side(Struct, frozen=True):
-    """The levels of one side; `priced` ones have no price of 0."""
+    """The levels of one side; `priced` ones have no price of 0.
+
+    Where levels have a time each, in `seconds` with a fraction, the latest is the message's, and
+    prints six digits. `optional` sides may be missing.
+    """
 
     layout: Layout
     priced: bool = False
+    seconds: int | None = None
+    optional: bool = False
 
 
 class Bids(_Side, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects, Positions
 from tardis_machine.emit.shapes import (
+    Absent,
     Amount,
     AskAmount,
     AskPrice,
@@ -19,6 +20,7 @@ from tardis_machine.emit.shapes import (
     Iso,
     Items,
     NumberId,
+    Object,
     Plain,
     Price,
     Rows,
@@ -147,7 +149,27 @@ def _book_changes_1(making: Making) -> Route:
         emit(pair, is_snapshot, bids, asks, _latest(bids, asks), _LEVELS_1)
         return True
 
-    return lambda name: book_changes if name.startswith("book") else None
+    shaped = Shaped(book_changes, _UPDATE_1)
+    return lambda name: shaped if name.startswith("book") else None
+
+
+_UPDATE_1: Final = Shape(
+    emits="book_change",
+    fields=(
+        Whole(),
+        Object(
+            {
+                "a": Asks(_LEVELS_1, seconds=_TIME, optional=True),
+                "b": Bids(_LEVELS_1, seconds=_TIME, optional=True),
+                "as": Absent(),
+                "bs": Absent(),
+            }
+        ),
+        Plain(),
+        Symbol(),
+    ),
+    filled=True,
+)
 
 
 def _book_tickers_1(making: Making) -> Route:

@@ -47,6 +47,15 @@ pub enum Place {
     AskAmount = 3,
 }
 
+/// The levels of one side.
+pub struct Side {
+    pub layout: Layout,
+    pub is_bids: bool,
+    pub priced: bool,
+    pub seconds: Option<usize>,
+    optional: bool,
+}
+
 /// What stands at a key; each kind is described at its namesake in `emit/shapes.py`.
 pub enum Field {
     Content(Content),
@@ -63,7 +72,7 @@ pub enum Field {
     Seconds { text: bool },
     Nanoseconds { text: bool, digits: usize },
     Iso { digits: usize },
-    Levels { layout: Layout, bids: bool, priced: bool },
+    Levels(Side),
     BookRows { layout: Layout, symbol: Option<Key> },
     BookRow(Layout),
     LevelSide { bid: Value, ask: Value },
@@ -116,6 +125,7 @@ impl Fields {
                     | Field::Absent
                     | Field::Whole
                     | Field::Plain
+                    | Field::Levels(Side { optional: true, .. })
                     | Field::Id { optional: true }
                     | Field::Milliseconds { optional: true, .. }
             ) {
@@ -136,8 +146,14 @@ impl Field {
         };
         let flag = |name: &str| get(name)?.extract::<bool>();
         let text = |name: &str| Ok::<_, PyErr>(get(name)?.extract::<String>()?.into_bytes().into());
-        let levels = |bids| -> PyResult<Self> {
-            Ok(Self::Levels { layout: Layout::of(&get("layout")?)?, bids, priced: flag("priced")? })
+        let levels = |is_bids| -> PyResult<Self> {
+            Ok(Self::Levels(Side {
+                layout: Layout::of(&get("layout")?)?,
+                is_bids,
+                priced: flag("priced")?,
+                seconds: get("seconds")?.extract()?,
+                optional: flag("optional")?,
+            }))
         };
         Ok(match kind.to_str()? {
             "Object" | "Items" => Self::Content(Content::of(&get("fields")?)?),

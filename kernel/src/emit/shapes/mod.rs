@@ -181,6 +181,7 @@ impl Shapes {
                     asks: &mut self.asks,
                     needs,
                     rows: Rows::default(),
+                    latest: 0.0,
                 };
                 let mut at = Walker::new(message);
                 at.blanks();

@@ -86,6 +86,8 @@ pub struct Reading<'a, 'b> {
     pub asks: &'b mut Levels,
     pub needs: Needs,
     pub rows: Rows<'a>,
+    /// The latest time of levels that have their own, in seconds.
+    pub latest: f64,
 }
 
 impl<'a> Reading<'a, '_> {
@@ -166,10 +168,18 @@ impl<'a> Reading<'a, '_> {
                 return at.expect(b"]");
             }
             Field::Rows(content) => return self.read_rows(content, at),
-            Field::Levels { layout, bids, priced } => {
-                let levels = if *bids { &mut *self.bids } else { &mut *self.asks };
-                layouts::read_at(at, layout, self.needs, levels)?;
-                let has_none = *priced && memchr::memmem::find(&levels.text, b"{\"price\":0,").is_some();
+            Field::Levels(side) => {
+                let levels = if side.is_bids { &mut *self.bids } else { &mut *self.asks };
+                match side.seconds {
+                    None => layouts::read_at(at, &side.layout, self.needs, levels)?,
+                    Some(place) => {
+                        let latest = layouts::read_timed_at(at, &side.layout, place, self.needs, levels)?;
+                        self.latest = self.latest.max(latest);
+                        let us = self.engine.printer.microseconds((self.latest * 1e6).floor() as i64);
+                        row.time = Some(us.ok_or(Odd)?);
+                    }
+                }
+                let has_none = side.priced && memchr::memmem::find(&levels.text, b"{\"price\":0,").is_some();
                 return if has_none { Err(Odd) } else { Ok(()) };
             }
             Field::BookRows { layout, symbol } => {
