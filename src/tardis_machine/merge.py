@@ -174,10 +174,11 @@ class Merge:
     def _up_to(self, limit: str | None, *, inclusive: bool = False) -> Iterator[Merged]:
         """What comes before a local time; with hidden events a batch of its own for each."""
         while True:
-            hidden = min((each.hidden[0][0] for each in self._queues if each.hidden), default=None)
-            if hidden is None or not (
-                limit is None or hidden < limit or (inclusive and hidden == limit)
-            ):
+            times = [each.hidden[0][0] for each in self._queues if each.hidden]
+            if not times:
+                break
+            hidden = min(times)
+            if not (limit is None or hidden < limit or (inclusive and hidden == limit)):
                 break
             yield self._cut(hidden, inclusive=True)
         yield self._cut(limit, inclusive=inclusive)
@@ -254,14 +255,8 @@ class _Queue:
         self.hidden: deque[tuple[str, Taken]] = deque()
         self.last = ""
         self.failure: Exception | None = None
-
-    @property
-    def reached(self) -> str | None:
+        self.reached: str | None = stream.reached
         """The local time below which the stream will give nothing more."""
-        if self.failure is not None:
-            return self.last
-        reached = self.stream.reached
-        return None if reached is None else max(reached, self.last)
 
     def upcoming(self) -> Iterator[str]:
         """The local times of what is to be given out next, and at which the stream goes on."""
@@ -280,6 +275,8 @@ class _Queue:
             self._go(self.stream.run)
             if self._can_read():
                 self._go(self.stream.read)
+        reached = self.last if self.failure is not None else self.stream.reached
+        self.reached = None if reached is None else max(reached, self.last)
 
     def _can_read(self) -> bool:
         """Whether the next piece is there already.
@@ -302,7 +299,7 @@ class _Queue:
             if keys[0] < self.last or not taken.is_ordered:
                 keys = list(accumulate(keys, max, initial=self.last))[1:]
             self.last = keys[-1]
-            self.runs.append(_Run(taken, keys))
+            self.runs.append(_Run(taken, keys, self.last))
         hidden = self.stream.take_hidden()
         if hidden is not None:
             self.last = max(self.last, hidden.stamps[0])
@@ -312,11 +309,13 @@ class _Queue:
 class _Run:
     """One take, cut where its local times end; times that go back count as the latest before."""
 
-    __slots__ = ("_counts", "_ends", "_keys", "_messages", "next", "taken")
+    __slots__ = ("_counts", "_ends", "_keys", "_last", "_messages", "_size", "next", "taken")
 
-    def __init__(self, taken: Taken, keys: Sequence[str]) -> None:
+    def __init__(self, taken: Taken, keys: Sequence[str], last: str) -> None:
         self.taken = taken
         self._keys = keys
+        self._last = last
+        self._size = len(keys)
         # Read when they are needed, and once: a compiled emitter makes them anew each time.
         self._ends: Sequence[int] = ()
         self._counts: Sequence[int] = ()
@@ -325,7 +324,7 @@ class _Run:
 
     @property
     def is_done(self) -> bool:
-        return self.next == len(self._keys)
+        return self.next == self._size
 
     @property
     def key(self) -> str:
@@ -338,8 +337,8 @@ class _Run:
 
     def advance(self, limit: str | None, *, inclusive: bool) -> int:
         """Go on to where the keys before a limit end."""
-        if limit is None:
-            self.next = len(self._keys)
+        if limit is None or self._last < limit:
+            self.next = self._size
         else:
             find = bisect_right if inclusive else bisect_left
             self.next = find(self._keys, limit, self.next)
@@ -347,14 +346,14 @@ class _Run:
 
     def count(self, first: int, end: int) -> int:
         """How many messages these keys have."""
-        if first == 0 and end == len(self._keys):
+        if first == 0 and end == self._size:
             return self.taken.count
         start, stop = self._span(first, end)
         return stop - start
 
     def data(self, first: int, end: int) -> bytes:
         """Their lines."""
-        if first == 0 and end == len(self._keys):
+        if first == 0 and end == self._size:
             return self.taken.data
         ends = self._ends = self._ends or self.taken.ends
         return self.taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
@@ -363,7 +362,7 @@ class _Run:
         """Add a key for each message, and the messages without their line ends."""
         if not self._messages:
             self._messages = self.taken.data.split(b"\n")
-        if len(self._keys) == self.taken.count:
+        if self._size == self.taken.count:
             keys += self._keys[first:end]
             messages += self._messages[first:end]
             return
