@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # smaller), so that others on the same event loop get their turn.
 _RUN_S: Final = 0.002
 # And to give no more than this: what stays in the processor's cache is several times as fast.
-_RUN_BYTES: Final = 256 * 1024
+_RUN_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 8192
 _MIN_LINES: Final = 8
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
