@@ -2,13 +2,14 @@
 
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from html.parser import HTMLParser
 
 import pytest
 from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
 
 from tests.server.conftest import Served, Start
+from tests.servers.process import ServerProcess, free_ports
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
@@ -59,14 +60,26 @@ async def test_the_page_is_there_without_the_token_it_asks_for(start: Start) -> 
         assert response.status == 401
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One Chromium for all tests: it takes seconds to start."""
+    assert CHROMIUM is not None
+    folder = tmp_path_factory.mktemp("chromium")
+    [port] = free_ports(1)
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+    told = (f"--remote-debugging-port={port}", f"--user-data-dir={folder / 'profile'}")
+    running = ServerProcess([CHROMIUM, *flags, *told], port=port, log=folder / "log")
+    running.start()
+    yield f"http://127.0.0.1:{port}"
+    running.stop()
+
+
 @pytest.fixture
-async def page() -> AsyncIterator[Page]:
+async def page(browser: str) -> AsyncIterator[Page]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        shown = await browser.new_page()
+        connected = await playwright.chromium.connect_over_cdp(browser)
+        context = await connected.new_context()
+        shown = await context.new_page()
         problems: list[str] = []
         shown.on("pageerror", lambda error: problems.append(str(error)))
 
@@ -77,7 +90,7 @@ async def page() -> AsyncIterator[Page]:
 
         shown.on("console", note)
         yield shown
-        await browser.close()
+        await context.close()
     assert problems == []
 
 
