@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import aclosing
 
 from tardis_machine import replay_normalized, stream_normalized
-from tardis_machine.messages import BookSnapshot, TradeBar
+from tardis_machine.messages import BookSnapshot, Message, TradeBar
 from tardis_machine.replay import NormalizedReplay
 from tardis_machine.stream import NormalizedStream
 
@@ -54,7 +54,9 @@ class Strategy:
         return self.cash + self.position * (self._bid if self.position > 0 else self._ask)
 
 
-def opened(*, live: bool, speed: float | None) -> NormalizedStream | NormalizedReplay:
+def opened(
+    *, live: bool, speed: float | None
+) -> NormalizedStream[Message] | NormalizedReplay[Message]:
     """Only this differs."""
     if live:
         return stream_normalized(exchange="bitmex", symbols=["XBTUSD"], data_types=DATA_TYPES)
