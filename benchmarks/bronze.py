@@ -45,7 +45,7 @@ from tardis_machine.messages import (
     TradeBar,
 )
 from tardis_machine.replay import replay_normalized
-from tests.kernel.implementations import chosen, encoders
+from tests.kernel.implementations import chosen, encoders, require_both
 
 BATCH: Final = 64 * 1024
 START: Final = int(datetime(2024, 3, 1, tzinfo=UTC).timestamp() * 1_000_000)
@@ -309,6 +309,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=11)
     given = parser.parse_args()
+    require_both()
     feed = Feed(seed=1)
     makers: dict[str, tuple[Callable[[], Message], int]] = {
         "trade": (feed.trade, 1),

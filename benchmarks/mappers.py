@@ -19,7 +19,7 @@ from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import BookGapError
 from tardis_machine.kernel import kernel
 from tests.exchanges import fixtures
-from tests.kernel.implementations import chosen
+from tests.kernel.implementations import chosen, require_both
 from tests.vectors.mappers import Run
 
 TYPES = ("trade", "book_change")
@@ -102,6 +102,7 @@ class Feed:
 
 
 def main(names: Sequence[str]) -> None:
+    require_both()
     yardstick = Feed(YARDSTICK, "python")
     print("| exchange | Python, ns/byte | bitmexes | compiled, ns/byte | bitmexes | by shape |")
     print("|---|--:|--:|--:|--:|--:|")

@@ -1,6 +1,7 @@
 """Both implementations of what is compiled, side by side."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,6 +25,12 @@ def emitters(exchange: str, data_types: Sequence[str]) -> tuple[Emitter, Emitter
     types = parse_all(data_types)
     python, compiled = (_with(name, lambda: create(exchange, types)) for name in NAMES)
     return python, compiled
+
+
+def require_both() -> None:
+    """End a program that compares the kernels where there is only one."""
+    if kernel().module is None:
+        sys.exit(f"needs the compiled kernel, too, and has only {kernel()}: make setup builds it")
 
 
 def _with(name: str, make: Callable[[], T]) -> T:

@@ -4,6 +4,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -89,15 +90,11 @@ def _route(
         symbol, _, channel = rest.partition(".")
         for kind, make in maps.items():
             if its_scope == scope and channel.startswith(kind):
-                handler = _bound(make, symbol.upper())
+                handler = partial(make, symbol.upper())
                 return handler if shape is None else Shaped(handler, shape)
         return None
 
     return route
-
-
-def _bound(make: Callable[[str, bytes], bool], symbol: str) -> Handler:
-    return lambda line: make(symbol, line)
 
 
 _SYMBOL: Final = Symbol(upper=True, after=".", until=".")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, field
@@ -82,16 +83,12 @@ def _route(
         if make is None:
             return None
         shape = shapes.get(channel)
-        handler = _bound(make, symbol)
+        handler = partial(make, symbol)
         if shape is None:
             return handler
         return Shaped(handler, shape, None if memory is None else memory(symbol))
 
     return route
-
-
-def _bound(make: Callable[[str, bytes], bool], symbol: str) -> Handler:
-    return lambda line: make(symbol, line)
 
 
 _SYMBOL: Final = Symbol(after=":")
