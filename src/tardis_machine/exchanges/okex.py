@@ -2,7 +2,7 @@
 
 import hmac
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -12,6 +12,7 @@ from msgspec.json import Decoder
 from tardis_machine.bounded import Known
 from tardis_machine.emit import PAIRS
 from tardis_machine.emit.shapes import (
+    Absent,
     Amount,
     AskAmount,
     AskPrice,
@@ -21,6 +22,7 @@ from tardis_machine.emit.shapes import (
     Bids,
     Field,
     Is,
+    Iso,
     Milliseconds,
     Object,
     Plain,
@@ -113,9 +115,26 @@ def trades_3(market: str) -> Maker:
                 )
             return True
 
-        return named({f"{market}/trade": trades})
+        return named({f"{market}/trade": Shaped(trades, _SHAPES_3.get(market, _TRADES_3))})
 
     return make
+
+
+def _trades_shape_3(sizes: Mapping[str, Field]) -> Shape:
+    row: dict[str, Field] = {
+        "instrument_id": Symbol(),
+        "price": Price(text=True),
+        "side": TakerSide(buy="buy", sell="sell"),
+        **sizes,
+        "timestamp": Iso(),
+        "trade_id": TextId(),
+    }
+    return Shape(emits="trade", fields={"data": Rows(row)})
+
+
+_TRADES_3: Final = _trades_shape_3({"size": Amount(text=True), "qty": Absent()})
+_FUTURES_TRADES_3: Final = _trades_shape_3({"qty": Amount(text=True), "size": Plain()})
+_SHAPES_3: Final = {"futures": _FUTURES_TRADES_3}
 
 
 class _Book3(Struct, gc=False):
@@ -143,9 +162,26 @@ def book_changes_3(table: str) -> Maker:
                     emit(row.symbol, is_snapshot, row.bids, row.asks, cut_ms(row.timestamp))
             return True
 
-        return named({table: book_changes})
+        return named({table: Shaped(book_changes, _UPDATE_3)})
 
     return make
+
+
+_UPDATE_3: Final = Shape(
+    emits="book_change",
+    fields={
+        "action": Is(("update",)),
+        "data": Single(
+            {
+                "instrument_id": Symbol(),
+                "asks": Asks(PAIRS),
+                "bids": Bids(PAIRS),
+                "timestamp": Iso(),
+            }
+        ),
+    },
+    filled=True,
+)
 
 
 class _Ticker3(Struct, gc=False):
