@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine import exchanges
+from tardis_machine import bounded, exchanges
 from tardis_machine.emit import Emitter, create, parse_all
 from tardis_machine.emit.shapes import AnyShape, Memory
 from tardis_machine.lines import MESSAGE
@@ -202,3 +202,16 @@ def test_shapes_make_what_mappers_make(name: str, data: st.DataObject) -> None:
         expected = normalized(Normalizer, name, lines, asked, created)
     with chosen("compiled"):
         assert normalized(ShapedNormalizer, name, lines, asked, created) == expected
+
+
+@pytest.mark.parametrize("name", ["hyperliquid", "gate-io", "kucoin", "kucoin-futures"])
+def test_what_a_mapper_forgets_passes_no_gate(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded, "MAX_NAMES", 1)
+    types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+    for created, raw in messages(name):
+        stamps = (f"2024-03-01T00:00:00.{number:07d}Z ".encode() for number in range(1000))
+        lines = [next(stamps) + message for message in raw * 3]
+        with chosen("python"):
+            expected = normalized(Normalizer, name, lines, types, created)
+        with chosen("compiled"):
+            assert normalized(ShapedNormalizer, name, lines, types, created) == expected

@@ -18,7 +18,6 @@ from tardis_machine.emit.shapes import (
     BidPrice,
     Bids,
     Field,
-    Gate,
     Is,
     Items,
     Milliseconds,
@@ -72,7 +71,7 @@ def _trades(making: Making) -> Route:
     decode = Decoder(_Trades).decode
     emit = making.emitter.trade
     gates = making.emitter.gates()
-    known = Made(gates.of, Gate.close)
+    known = Made(gates.of, lambda gate: gate.close())
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
