@@ -156,24 +156,30 @@ class NativeReplay(Replay):
             self.close()
 
 
-class MergedRawReplay(Replay):
-    """Raw replays merged by local time, for clients that speak exchanges' own protocols.
+class _MergedRaw(Replay):
+    """Raw replays merged by local time."""
 
-    A step's `by_stream` gives messages as they were sent, one a line, with the number of the
-    replay that they belong to.
-    """
-
-    def __init__(self, options: Sequence[ReplayOptions], *, history: History) -> None:
-        super().__init__(options, history=history)
+    def __init__(
+        self,
+        options: Sequence[ReplayOptions],
+        *,
+        history: History,
+        owns_history: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(options, history=history, owns_history=owns_history, clock=clock)
         readers = len(options)
         with self._opening():
             self._streams = [
-                _Messages(
+                self._stream(
                     self._read(each.exchange, each.filters, each.from_, each.to, readers=readers)
                 )
                 for each in options
             ]
         self._merge = merge(self._streams, self._schedule)
+
+    def _stream(self, pieces: Pieces) -> "_Messages":
+        return _Messages(pieces)
 
     @property
     def malformed(self) -> int:
@@ -185,6 +191,14 @@ class MergedRawReplay(Replay):
 
     def pending(self) -> Future[object] | None:
         return self._merge.pending()
+
+
+class MergedRawReplay(_MergedRaw):
+    """Raw replays merged for clients that speak exchanges' own protocols.
+
+    A step's `by_stream` gives messages as they were sent, one a line, with the number of the
+    replay that they belong to.
+    """
 
     def steps(self) -> Iterator[Merged]:
         """Replay to the end, a few milliseconds a step."""
@@ -194,34 +208,11 @@ class MergedRawReplay(Replay):
             self.close()
 
 
-class MergedLines(MessageReplay[bytes, RawMessage]):
-    """Raw replays merged by local time, for programs; what they give is that of one."""
+class MergedLines(MessageReplay[bytes, RawMessage], _MergedRaw):
+    """Raw replays merged for programs; what they give looks like that of one."""
 
-    def __init__(
-        self, options: Sequence[ReplayOptions], *, history: History, owns_history: bool = False
-    ) -> None:
-        super().__init__(options, history=history, owns_history=owns_history)
-        with self._opening():
-            self._streams = [
-                _Wrapped(
-                    self._read(
-                        each.exchange, each.filters, each.from_, each.to, readers=len(options)
-                    )
-                )
-                for each in options
-            ]
-        self._merge = merge(self._streams, self._schedule)
-
-    @property
-    def malformed(self) -> int:
-        """Lines without a local time, which were left out."""
-        return sum(stream.malformed for stream in self._streams)
-
-    def due_in(self) -> float:
-        return self._merge.due_in()
-
-    def pending(self) -> Future[object] | None:
-        return self._merge.pending()
+    def _stream(self, pieces: Pieces) -> "_Messages":
+        return _Wrapped(pieces)
 
     def _steps(self) -> Iterator[bytes]:
         return (merged.batch().data for merged in self._merge.steps())
