@@ -273,3 +273,10 @@ def test_commands_on_tables_that_are_there(
         main(["maintain", "--tables", tables.root, "--vacuum", "--retain-hours", "100"])
     with pytest.raises(ConfigError, match=r"--force.*--bronze-only"):
         main([*backfill, "--force"])
+
+
+def test_names_of_no_table_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--only.*candles.*expected one of events, .*trades"):
+        main(["maintain", "--tables", str(tmp_path), "--only", "trades,candles"])
+    with pytest.raises(ConfigError, match=r"TABLE.*trade.*expected one of .*book_levels"):
+        main(["show", "trade", "--tables", str(tmp_path)])

@@ -175,6 +175,7 @@ def _show(loaded: Loaded, names: Sequence[str]) -> int:
     if not any(names):
         raise ConfigError("TABLE", None, "is needed, such as trades")
     config = loaded[ShowConfig]
+    _check_names("TABLE", names, show.names())
     tables = open_tables(loaded, config.tables)
     rows = show.frame(tables, names[0])
     if config.where:
@@ -185,8 +186,10 @@ def _show(loaded: Loaded, names: Sequence[str]) -> int:
 
 def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import maintain  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.catalog import TABLES  # noqa: PLC0415
 
     config = loaded[MaintainConfig]
+    _check_names(config.flag("only"), config.only, list(TABLES))
     tables = open_tables(loaded, config.tables)
     everything = not (config.compact or config.vacuum or config.statistics)
     for name, table in maintain.existing(tables, config.only).items():
@@ -198,6 +201,13 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
             size = maintain.size(tables, name)
             print(f"{name:<24}{size.rows:>14,} rows {size.files:>8,} files {size.bytes:>16,} bytes")
     return 0
+
+
+def _check_names(flag: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse the name of no table before Spark starts."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(flag, name, f"expected one of {', '.join(known)}")
 
 
 def _tables_of_history(loaded: Loaded, root: str) -> "Tables":

@@ -16,12 +16,17 @@ BOOK_LEVELS: Final = "book_levels"
 _WIDEST: Final = 48
 
 
+def names() -> list[str]:
+    """Name all tables and views."""
+    return [*TABLES, BOOK_LEVELS]
+
+
 def frame(tables: Tables, name: str) -> "DataFrame":
     """Give a table or view by its name."""
     if name == BOOK_LEVELS:
         return silver.book_levels(tables.read(SILVER["bookChange"]))
     if name not in TABLES:
-        raise LakeError(f"{name}: expected one of {', '.join([*TABLES, BOOK_LEVELS])}")
+        raise LakeError(f"{name}: expected one of {', '.join(names())}")
     return tables.read(TABLES[name])
 
 
