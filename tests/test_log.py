@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 
 import pytest
 
@@ -106,4 +107,8 @@ def test_a_program_without_logging_sees_warnings_with_their_details(
     told.warning("slice fetch failed", extra={"attempt": 1, "error": "no network"})
     told.info("a detail")
     (line,) = capsys.readouterr().err.splitlines()
+    elsewhere = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", elsewhere)
+    told.warning("shown in a notebook")
+    assert "shown in a notebook" in elsewhere.getvalue()
     assert line.endswith('warning slice fetch failed attempt=1 error="no network"')

@@ -95,6 +95,7 @@ class LastResort(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
+            self.stream = sys.stderr  # which notebooks and tests replace
             super().emit(record)
 
 
