@@ -23,7 +23,7 @@ from tardis_machine.messages import (
 )
 from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
 from tardis_machine.replay import Batch
-from tardis_machine.replay.arguments import StreamRequest, Types, requests
+from tardis_machine.replay.arguments import StreamRequest, Types, requests, told_in_python
 from tardis_machine.replay.base import M_co
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
@@ -167,6 +167,7 @@ def stream_normalized(
 def stream_normalized(
     exchange: Sequence[StreamRequest], /, *, hub: Hub | None = None
 ) -> NormalizedStream[Message]: ...
+@told_in_python()
 def stream_normalized(
     exchange: str | Sequence[StreamRequest] | None = None,
     *,

@@ -102,10 +102,10 @@ def test_several_raw_ones_are_merged_by_local_time() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"from_": None}, 'invalid "from"'),
-        ({"from_date": "2024-03-01"}, '"from" is given twice, the second time as from_date'),
+        ({"from_": None}, "invalid from_: null, expected an ISO 8601 date"),
+        ({"from_date": "2024-03-01"}, "^from_ is given twice, the second time as from_date"),
         ({"exchange": "bitmax"}, "did you mean bitmex"),
-        ({"data_types": None}, 'invalid "dataTypes"'),
+        ({"data_types": None}, "invalid data_types: null, expected an array of texts"),
         ({"symbols": 7}, "symbols"),
     ],
 )

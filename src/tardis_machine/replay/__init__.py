@@ -38,6 +38,7 @@ from tardis_machine.replay.arguments import (
     Span,
     Types,
     requests,
+    told_in_python,
 )
 from tardis_machine.replay.base import MessageReplay, ReplayEndedError
 from tardis_machine.replay.normalized import NormalizedReplay, TableTypeError
@@ -152,6 +153,7 @@ def replay_normalized(
 def replay_normalized(
     exchange: Sequence[NormalizedRequest], /, **asked: Unpack[_Normalizing]
 ) -> NormalizedReplay[Message]: ...
+@told_in_python()
 def replay_normalized(
     exchange: str | Sequence[NormalizedRequest] | None = None,
     *,
@@ -231,6 +233,7 @@ def replay(
 ) -> RawReplay[RawMessage | None]: ...
 @overload
 def replay(exchange: Sequence[RawRequest], /, **asked: Unpack[_Source]) -> MergedLines: ...
+@told_in_python()
 def replay(
     exchange: str | Sequence[RawRequest] | None = None,
     from_: Moment | None = None,

@@ -1,6 +1,7 @@
 """What programs ask for, in the names and types of Python or of the official clients, as JSON."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
@@ -93,6 +94,19 @@ def requests(
     if not asked:
         raise OptionsError("an empty list of options: expected at least one")
     return [msgspec.json.encode(_options(each), enc_hook=str).decode() for each in asked]
+
+
+@contextmanager
+def told_in_python() -> Iterator[None]:
+    """Let errors name arguments as Python spells them."""
+    try:
+        yield
+    except OptionsError as error:
+        text = str(error)
+        for spelled, name in _NAMES.items():
+            if spelled not in {"from_date", "to_date"}:
+                text = text.replace(f'"{name}"', spelled)
+        raise OptionsError(text, status=error.status) from None
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
