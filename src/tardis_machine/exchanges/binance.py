@@ -29,6 +29,7 @@ from tardis_machine.emit.shapes import (
     Whole,
 )
 from tardis_machine.exchanges.dialect import (
+    DAY_S,
     Budget,
     Dialect,
     Endpoint,
@@ -499,6 +500,7 @@ def _spot_live(url: str, rest: str) -> Dialect:
         budget=budget(f"{rest}/api/v1/exchangeInfo", 1200, reserve=80),
         quiet=frozenset(("trade",)),
         max_streams=1024,
+        life_s=DAY_S,
         max_messages_per_s=5,
     )
 
@@ -517,6 +519,7 @@ _FUTURES_LIVE: Final = Dialect(
     budget=budget("https://fapi.binance.com/fapi/v1/exchangeInfo", 2400, reserve=160),
     quiet=frozenset(("trade", "forceOrder")),
     max_streams=1024,
+    life_s=DAY_S,
     max_messages_per_s=10,
 )
 

@@ -10,6 +10,7 @@ from tardis_machine.bounded import Known
 from tardis_machine.emit import BID_FIRST
 from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
 from tardis_machine.exchanges.dialect import (
+    DAY_S,
     Dialect,
     Endpoint,
     Outgoing,
@@ -353,6 +354,7 @@ _LIVE: Final = Dialect(
     errors=either(present("error"), equals("data.e", "error")),
     quiet=frozenset(("optionTrade", "depth20", "bookTicker", "optionTicker")),
     max_streams=200,
+    life_s=DAY_S,
     max_messages_per_s=10,
 )
 

@@ -22,6 +22,7 @@ Outgoing = str | Mapping[str, Any] | Sequence[Any]
 """A message to the exchange: text as it is, anything else as JSON."""
 
 Predicate = Callable[[Any], bool]
+DAY_S: Final = 86_400.0
 """Asks something of a decoded message, whatever it is."""
 
 Template = str | Callable[[str], str]
@@ -260,6 +261,9 @@ class Dialect:
 
     max_streams: int | None = None
     """Channels times symbols on one connection; more are split over several."""
+
+    life_s: float | None = None
+    """How long the exchange lets a connection live; before its end another one follows it."""
 
     throttle_s: float = 0.0
     """Pause between messages to the exchange."""

@@ -11,6 +11,7 @@ from msgspec.json import Decoder
 from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import AMOUNTS_FIRST, Objects
 from tardis_machine.exchanges.dialect import (
+    DAY_S,
     Dialect,
     Endpoint,
     Outgoing,
@@ -524,6 +525,7 @@ EXCHANGES: Final = (
             ),
             quiet=frozenset((_DEALS, _BOOK_TICKER)),
             max_streams=30,
+            life_s=DAY_S,
         ),
         subscriptions=subscriptions({"method": "SUBSCRIPTION"}, "params", symbol_last("@")),
     ),

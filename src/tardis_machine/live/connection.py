@@ -28,6 +28,7 @@ from tardis_machine.live.errors import (
     StaleError,
 )
 from tardis_machine.live.lanes import BOOKS, Lane
+from tardis_machine.live.overlap import SKEW_S, Overlap, OverlapError
 from tardis_machine.live.plan import Connecting, Plan
 from tardis_machine.live.resources import Resources
 from tardis_machine.live.rest import Rest, proxy_of, retry_after
@@ -42,6 +43,10 @@ _SNAPSHOT_RETRY_S: Final = 0.25
 _SNAPSHOT_RETRY_MAX_S: Final = 32.0
 _SNAPSHOTS_AFTER_S: Final = 1.0
 _LOOKS: Final = 4
+RENEW_BEFORE_S = 600.0
+"""So long before its end a connection is followed by another."""
+_OVERLAP_S: Final = 60.0
+_LOOK_S: Final = 0.25
 _RHYTHM: Final = 20
 _WIDEST: Final = 5
 # Some exchanges turn away what does not look like a browser.
@@ -125,6 +130,8 @@ class Connection:
         self._tasks: list[asyncio.Task[Any]] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
+        self._overlap: Overlap | None = None
+        self._expected: dict[bytes, int] = {}
         self._wanted: dict[str, tuple[Snapshot, asyncio.Queue[str]]] = {}
         self._asking: set[str] = set()
         self._retries: dict[str, Backoff] = {}
@@ -187,6 +194,8 @@ class Connection:
             asyncio.create_task(self._talk(socket)),
             asyncio.create_task(self._watch()),
         ]
+        if self._dialect.life_s is not None:
+            self._tasks.append(asyncio.create_task(self._renew(self._dialect.life_s)))
         try:
             done, _ = await asyncio.wait(
                 (self._failure, *main), return_when=asyncio.FIRST_COMPLETED
@@ -204,8 +213,7 @@ class Connection:
                 task.cancel()
             self._failure.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._hang_up(socket)
-            self._host.closed()
+            await self._hang_up(self._socket or socket)
         if isinstance(first, LiveError):
             return first
         log.error(
@@ -257,6 +265,8 @@ class Connection:
                 await socket.close()
         except (TimeoutError, aiohttp.ClientError, OSError):
             log.debug("exchange did not answer a close", extra={"url": self.source.url})
+        finally:
+            self._host.closed()
 
     # Talking
 
@@ -291,6 +301,7 @@ class Connection:
             every_s = min(every_s, self._timeout_s / 2)
         while True:
             await asyncio.sleep(every_s)
+            socket = self._socket or socket
             if dialect.ping is None:
                 await socket.ping()
             else:
@@ -313,6 +324,9 @@ class Connection:
                 # That was this process's slowness, not the exchange's silence.
                 self._alive_at = self._data_at = self._loop.time()
             message = await socket.receive()
+            if socket is not self._socket and self._socket is not None:
+                socket = self._socket  # another one follows it
+                continue
             match message.type:
                 case WSMsgType.TEXT | WSMsgType.BINARY:
                     reply = self._frame(message.data)
@@ -329,18 +343,22 @@ class Connection:
                     reason = str(message.data or "") if message.type is WSMsgType.ERROR else ""
                     raise ClosedError(socket.close_code or 1006, reason)
 
+    def _decoded(self, frame: bytes) -> tuple[bytes, bool, Any]:
+        """Give a frame's text, whether it is data at first sight, and if not, what it says."""
+        try:
+            text = self._dialect.decode(frame)
+            known = text.startswith(self._dialect.data)
+            return text, known, None if known else msgspec.json.decode(text)
+        except Exception as error:  # noqa: BLE001 - whatever decoders raise
+            raise GarbageError(str(error) or type(error).__name__, frame) from None
+
     def _frame(self, frame: bytes) -> Outgoing | None:
         """Take one frame at its arrival; give what is to be answered."""
         host = self._host
         local = self._resources.clock.stamp()
         self._alive_at = self._loop.time()
         dialect = self._dialect
-        try:
-            text = dialect.decode(frame)
-            known = text.startswith(dialect.data)
-            message = None if known else msgspec.json.decode(text)
-        except Exception as error:  # noqa: BLE001 - whatever decoders raise
-            raise GarbageError(str(error) or type(error).__name__, frame) from None
+        text, known, message = self._decoded(frame)
         reply = None
         if not known:
             reply = dialect.reply(message)
@@ -358,11 +376,94 @@ class Connection:
             if not self.had_data:
                 self.had_data = True
                 self._first_data_at = self._alive_at
+            if self._expected and self._is_expected(text):
+                return reply
+            if self._overlap is not None:
+                self._overlap.old(text, self._alive_at)
         self._resources.inbox.put(self._take, host.flush, local, text)
         self._heard = True
         if self._subscribed and not self._wanted:
             self._start_snapshots()
         return reply
+
+    # Changing over
+
+    async def _renew(self, life_s: float) -> None:
+        """Have this connection followed by another, again and again, before the exchange ends it.
+
+        Where that cannot be done without losing or repeating anything, it ends when it ends.
+        """
+        said = {"exchange": self._plan.exchange.name}
+        while True:
+            await asyncio.sleep(life_s - RENEW_BEFORE_S)
+            try:
+                await self._change_over()
+            except (LiveError, OverlapError, TimeoutError) as error:
+                log.info("live connection is not renewed", extra={**said, "reason": str(error)})
+                return
+            finally:
+                self._overlap = None
+            log.info("live connection renewed", extra=said)
+
+    async def _change_over(self) -> None:
+        old, new = self._socket, await self._connect()
+        assert old is not None
+        self._host.opened()
+        self._overlap = overlap = Overlap()
+        leaving = new
+        try:
+            session = self._plan.session()
+            pace = _Pace(self._dialect.throttle_s, self._dialect.max_messages_per_s)
+            for message in self._dialect.subscribe(self.source.filters, session):
+                await pace.wait()
+                await self._send(new, message)
+            async with asyncio.timeout(_OVERLAP_S):
+                while not overlap.is_ready(self._loop.time()):
+                    await self._listen(new, overlap)
+            # From here to there nothing else runs: the one is read no more, the other is.
+            now = self._loop.time()
+            self._socket, leaving = new, old
+            self._overlap = None
+            self._expected = overlap.expected(now)
+            self._timers.append(self._loop.call_later(2 * SKEW_S, self._expected.clear))
+            for text in overlap.upcoming(now):
+                local = self._resources.clock.stamp()
+                self._resources.inbox.put(self._take, self._host.flush, local, text)
+        finally:
+            await self._hang_up(leaving)
+
+    async def _listen(
+        self, socket: aiohttp.ClientWebSocketResponse[bool], overlap: Overlap
+    ) -> None:
+        """Note what the connection brings that is to follow, for a moment."""
+        until = self._loop.time() + _LOOK_S
+        try:
+            async with asyncio.timeout_at(until):
+                while self._loop.time() < until:
+                    message = await socket.receive()
+                    if message.type in {WSMsgType.TEXT, WSMsgType.BINARY}:
+                        self._compare(message.data, overlap)
+                    elif message.type is WSMsgType.PING:
+                        await socket.pong(message.data)
+                    elif message.type is not WSMsgType.PONG:
+                        raise ClosedError(socket.close_code or 1006, "before it was needed")
+        except TimeoutError:
+            return
+
+    def _compare(self, frame: bytes, overlap: Overlap) -> None:
+        text, known, message = self._decoded(frame)
+        dialect = self._dialect
+        if not known and dialect.errors(message):
+            raise ExchangeError(text.decode(errors="replace"))
+        if known or not (dialect.acks(message) or dialect.heartbeats(message)):
+            overlap.new(text, self._loop.time())
+
+    def _is_expected(self, text: bytes) -> bool:
+        """Tell whether the connection that this one follows has brought a frame before."""
+        count = self._expected.pop(text, 0)
+        if count > 1:
+            self._expected[text] = count - 1
+        return count > 0
 
     def _take(self, local: str, frame: bytes) -> None:
         self._host.take(self, local, frame)
