@@ -398,8 +398,10 @@ class Connection:
             await asyncio.sleep(life_s - RENEW_BEFORE_S)
             try:
                 await self._change_over()
-            except (LiveError, OverlapError, TimeoutError) as error:
-                log.info("live connection is not renewed", extra={**said, "reason": str(error)})
+            except (LiveError, OverlapError, aiohttp.ClientError, OSError) as error:
+                # Of a timeout: too little came to compare.
+                reason = str(error) or type(error).__name__
+                log.info("live connection is not renewed", extra={**said, "reason": reason})
                 return
             finally:
                 self._overlap = None
