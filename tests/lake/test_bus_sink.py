@@ -1,11 +1,12 @@
 """From Spark to real buses: a backfill, a frame, a stream; nothing lost, order kept, accounted."""
 
-import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,30 +16,35 @@ from tardis_machine.config import ConfigError
 from tardis_machine.history import History
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import manifest, streaming
+from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.running import run_lanes
 from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sinks import bus as bus_sink
 from tardis_machine.lake.sinks import sending
-from tardis_machine.lake.sinks.backfill import Target, keyed_by_symbol
+from tardis_machine.lake.sinks.backfill import Target, keyed_by_symbol, layer
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Commit, Tables
 from tardis_machine.lake.units import Unit
 from tardis_machine.options import parse_replay_normalized
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
+from tardis_machine.publish.config import PublishConfig
 from tardis_machine.replay import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
 from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.servers.process import free_ports
 from tests.servers.redis import RedisServer
 
 RANGE = ("--from", "2024-03-01", "--to", "2024-03-01T00:01")
 TYPES = ("trade", "trade_bar_10s")
 
 
-def backfill(manifest: Path, *flags: str, exchange: str = "bitmex") -> int:
-    own = ("--sample-data", "--exchange", exchange, "--types", ",".join(TYPES), *RANGE)
+def backfill(manifest: Path, *flags: str) -> int:
+    own = ["--sample-data", "--exchange", "bitmex", *RANGE]
+    if "--types" not in flags:
+        own += ["--types", ",".join(TYPES)]
     return main(["backfill", *own, "--manifest", str(manifest), *flags])
 
 
@@ -77,39 +83,33 @@ def test_a_backfill_reaches_all_five_buses_and_is_written_down(
     }
     flags = [flag for bench in benches.values() for flag in bench.flags()]
     flags += ["--to-bus", ",".join(benches), "--dead-letter-dir", str(tmp_path / "letters")]
-    assert backfill(tmp_path, *flags, exchange="bitmex,deribit") == 0
-    ids = {exchange: expected(exchange) for exchange in ("bitmex", "deribit")}
-    every = {event_id for own in ids.values() for event_id in own}
-    place = {event_id: number for own in ids.values() for number, event_id in enumerate(own)}
+    assert backfill(tmp_path, *flags) == 0
+    ids = expected("bitmex")
+    place = {event_id: number for number, event_id in enumerate(ids)}
     for name, bench in benches.items():
         arrived = bench.arrived()
-        assert {each.headers["event-id"] for each in arrived} == every, name
-        assert len(arrived) == len(every), name
-        order: dict[tuple[str, str], list[int]] = {}
+        assert {each.headers["event-id"] for each in arrived} == set(ids), name
+        assert len(arrived) == len(ids), name
+        order: dict[str, list[int]] = {}
         for each in arrived:
-            event = each.envelope
-            order.setdefault((each.key, event.exchange), []).append(place[event.event_id])
+            order.setdefault(each.key, []).append(place[each.envelope.event_id])
         if name != "sqs":  # a standard queue keeps no order of its own
             assert all(places == sorted(places) for places in order.values()), name
     lines = Tables(spark, str(tmp_path)).read(MANIFEST).collect()
-    assert {(line.layer.partition(":")[0], line.exchange) for line in lines} == set(
-        itertools.product(benches, ids)
-    )
-    for line in lines:
-        assert (line.rejected, line.filtered) == (0, 0)
+    assert {(line.rejected, line.filtered) for line in lines} == {(0, 0)}
     by_bus = {name: sum(e.events for e in lines if e.layer.startswith(name)) for name in benches}
-    assert by_bus == dict.fromkeys(benches, len(every))
+    assert by_bus == dict.fromkeys(benches, len(ids))
 
-    # What was sent is not sent again; another destination is another matter.
+    # What was sent is not sent again, unless it is to be; another destination is another matter.
     capsys.readouterr()
-    assert backfill(tmp_path, *flags, exchange="bitmex,deribit") == 0
+    assert backfill(tmp_path, *flags) == 0
     said = capsys.readouterr().out
-    assert all(f"2 of 2 days are there already for {name}" in said for name in benches)
-    other = BENCHES["redis"](request)
-    assert backfill(tmp_path, "--to-bus", "redis", *other.flags()) == 0
-    assert len(other.arrived()) == len(ids["bitmex"])
-    assert backfill(tmp_path, "--to-bus", "redis", *other.flags(), "--force") == 0
-    assert len(other.arrived()) == 2 * len(ids["bitmex"])
+    assert all(f"1 of 1 days are there already for {name}" in said for name in benches)
+    redis = benches["redis"]
+    assert backfill(tmp_path, "--to-bus", "redis", *redis.flags(), "--force") == 0
+    assert len(redis.arrived()) == 2 * len(ids)
+    other = RedisConfig(url=redis.server.url, stream="other")
+    assert layer("redis", other) != layer("redis", redis.config())
 
 
 def test_what_a_bus_refuses_is_a_dead_letter_and_counted(
@@ -119,24 +119,41 @@ def test_what_a_bus_refuses_is_a_dead_letter_and_counted(
     redis.client().set(wrong, "no stream")
     flags = ["--to-bus", "redis", "--redis-url", redis.url, "--redis-stream", stream]
     flags += ["--redis-stream-routing", f"tradeBar:{wrong}"]
+    flags += ["--redis-include-payloads", "trade,tradeBar", "--bus-max-rate", "1000000"]
     letters = tmp_path / "letters"
-    assert backfill(tmp_path, *flags, "--dead-letter-dir", str(letters)) == 0
+    flags += ["--types", "trade,trade_bar_10s,book_change", "--dead-letter-dir", str(letters)]
+    assert backfill(tmp_path, *flags) == 0
     lines = Tables(spark, str(tmp_path)).read(MANIFEST).collect()
     counts = {line.data_type: (line.events, line.rejected, line.filtered) for line in lines}
-    assert counts["trade"][0] > 0 == counts["trade"][1]
-    assert counts["trade_bar_10s"][0] == 0 < counts["trade_bar_10s"][1]
+    sent, dead, filtered = max(counts["trade"]), max(counts["trade_bar_10s"]), 0
+    assert counts["trade"] == (sent, 0, 0)
+    assert counts["trade_bar_10s"] == (0, dead, 0)
+    assert counts["book_change"][:2] == (0, 0)
+    filtered = counts["book_change"][2]
+    assert min(sent, dead, filtered) > 0
+    assert redis.client().xlen(stream) == sent
     written = (letters / "redis.ndjson").read_text().splitlines()
-    assert len(written) == counts["trade_bar_10s"][1]
+    assert len(written) == dead
     assert all("WRONGTYPE" in line for line in written)
-    # Too many fail the day, which says why, and is not written down.
-    manifest = tmp_path / "other"
-    assert backfill(manifest, *flags, "--bus-max-dead-letters", "1", "--attempts", "1") == 1
-    assert not Tables(spark, str(manifest)).exists(MANIFEST)
-    # Without the route, the allow-list leaves bars out, and that is counted, too.
-    assert backfill(manifest, *flags[:-2], "--redis-include-payloads", "trade") == 0
-    lines = Tables(spark, str(manifest)).read(MANIFEST).collect()
-    [bars] = [line for line in lines if line.data_type == "trade_bar_10s"]
-    assert (bars.events, bars.rejected, bars.filtered) == (0, 0, counts["trade_bar_10s"][1])
+
+
+def test_too_many_dead_letters_are_an_error(redis: RedisServer) -> None:
+    config = RedisConfig(url=redis.url, stream=f"sink-{uuid4()}")
+    batch = pa.RecordBatch.from_pydict({"value": [trade(0), b"garbage", trade(1), b"garbage"]})
+    task = sending.Sending("redis", Shipped(config), PublishConfig(), max_dead_letters=2)
+    sent = task.run([batch])
+    assert sent.accounts == {"trade": sending.Account(2), "unreadable": sending.Account(dead=2)}
+    assert [letter.line for letter in sent.letters] == ["garbage", "garbage"]
+    task = replace(task, max_dead_letters=1)
+    with pytest.raises(sending.TooManyDeadLettersError, match=r"more than 1 dead letters"):
+        task.run([batch])
+
+
+def test_a_bus_that_is_away_fails_the_task_with_its_reason() -> None:
+    config = RedisConfig(port=free_ports(1)[0], stream="s")
+    task = sending.Sending("redis", Shipped(config), PublishConfig(retry_max=2, retry_min_ms=1))
+    with pytest.raises(LakeError, match=r"1 of 1 records were not taken.*--retry-max.*redis"):
+        task.run([pa.RecordBatch.from_pydict({"value": [trade(0)]})])
 
 
 def test_a_frame_and_a_stream_are_written_to_a_bus(

@@ -138,8 +138,11 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + _LONGEST_S
         with ThreadPoolExecutor(_CALLS) as pool:
             while len(found) < room and (self._left is not None or time.monotonic() < until):
-                calls = min(_CALLS, -(-(room - len(found)) // _CALL))
-                asked = [pool.submit(_call, client, queue) for _ in range(calls)]
+                left = min(room - len(found), _CALLS * _CALL)
+                asked = [
+                    pool.submit(_call, client, queue, min(_CALL, left - first))
+                    for first in range(0, left, _CALL)
+                ]
                 received = [message for each in asked for message in each.result()]
                 again = [each for each in received if each.message_id in done]
                 # In the tables, and not deleted when it should have been.
@@ -252,10 +255,10 @@ def _waiting(client: Any, queue: str) -> int:
     return int(answer["Attributes"][name])
 
 
-def _call(client: Any, queue: str) -> list[Message]:
+def _call(client: Any, queue: str, count: int) -> list[Message]:
     answer = client.receive_message(
         QueueUrl=queue,
-        MaxNumberOfMessages=_CALL,
+        MaxNumberOfMessages=count,
         MessageAttributeNames=["All"],
         MessageSystemAttributeNames=["SentTimestamp", "MessageGroupId"],
         VisibilityTimeout=_HIDDEN_S,
