@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tardis_machine.config import ConfigError, Loaded
-from tardis_machine.lake import backfill, manifest
+from tardis_machine.lake import backfill, manifest, planning
 from tardis_machine.lake.config import BackfillConfig
+from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sinks import backfill as bus_backfill
 from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
@@ -23,18 +24,36 @@ if TYPE_CHECKING:
     from tardis_machine.lake.tables import Tables
 
 
-def run(loaded: Loaded, open_tables: Callable[[str], "Tables"], history: Mapping[str, str]) -> int:
+def run(
+    loaded: Loaded,
+    open_tables: Callable[[str], "Tables"],
+    where: Callable[["Tables"], Mapping[str, str]],
+) -> int:
     """Bring into the tables and send to the buses what they do not have; 1 if a day failed."""
     config, buses = loaded[BackfillConfig], loaded[BusesConfig]
     root = _root(config, buses)
     configs = _buses(loaded)
     replays = _replays(config)
     tables = open_tables(root)
-    failed = False
+    history = where(tables)
+    units: list[Unit] = []
     if config.to_tables:
         layers = (BRONZE,) if config.bronze_only else LAYERS
         units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
         _show_there(replays, units)
+    # The tables' folder, or the one for what was sent: of a bus only the manifest is there.
+    targets = [
+        bus_backfill.target(tables, bus, own, replays, force=config.force)
+        for bus, own in configs.items()
+    ]
+    for target in targets:
+        _show_there(replays, target.units, f" for {target.bus}")
+    if config.dry_run:
+        every = [*units, *(unit for target in targets for unit in target.units)]
+        _show_plan(every, history, parallelism(tables.spark))
+        return 0
+    failed = False
+    if config.to_tables:
         report = backfill.run(
             tables,
             units,
@@ -44,14 +63,7 @@ def run(loaded: Loaded, open_tables: Callable[[str], "Tables"], history: Mapping
             report=_show_progress,
         )
         failed = _show(report, "in quarantine")
-    if configs:
-        # The tables' folder, or the one for what was sent: only the manifest is written there.
-        targets = [
-            bus_backfill.target(tables, bus, own, replays, force=config.force)
-            for bus, own in configs.items()
-        ]
-        for target in targets:
-            _show_there(replays, target.units, f" for {target.bus}")
+    if targets:
         terms = bus_backfill.Terms(
             loaded[PublishConfig],
             max_rate=buses.bus_max_rate,
@@ -62,6 +74,28 @@ def run(loaded: Loaded, open_tables: Callable[[str], "Tables"], history: Mapping
         report = bus_backfill.run(tables, targets, history, terms, _show_progress)
         failed = _show(report, "dead letters") or failed
     return 1 if failed else 0
+
+
+def _show_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) -> None:
+    for unit in units:
+        where = ", ".join(layer.partition(":")[0] for layer in unit.layers)
+        symbols = "all symbols" if unit.symbols is None else ",".join(unit.symbols)
+        print(
+            f"{unit.exchange} {unit.start_text} to {unit.end_text} {','.join(unit.data_types)} of "
+            f"{symbols}: {where}"
+        )
+    seconds = 0.0
+    for each in planning.estimate(units, history):
+        seconds += each.seconds
+        size = "" if each.bytes is None else f"{each.bytes / 2**20:,.1f} MiB of history, "
+        print(
+            f"{each.exchange}: {each.units} units, {each.minutes:,} minutes, about {size}"
+            f"{each.events:,} events, by {each.probed} of its minutes"
+        )
+    print(
+        f"{len(units)} units; replaying them takes about {duration(seconds / tasks)} on {tasks} "
+        "cores, and writing or sending comes on top. Nothing was done."
+    )
 
 
 def _root(config: BackfillConfig, buses: BusesConfig) -> str:

@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,8 +32,6 @@ from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from tardis_machine.lake.tables import Tables
     from tardis_machine.lake.units import Unit
     from tardis_machine.lake.verify import Difference
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PROG: Final = "tardis-machine lake"
-_POLL_S: Final = 0.5
+_EXECUTOR_CACHE: Final = 20 << 30
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -79,7 +78,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.cli import backfill  # noqa: PLC0415 - needs the extra
 
-    return backfill.run(loaded, partial(_tables_of_history, loaded), _where(loaded[HistoryConfig]))
+    return backfill.run(
+        loaded, partial(_tables_of_history, loaded), partial(_where, loaded[HistoryConfig])
+    )
 
 
 def _verify(loaded: Loaded, _: Sequence[str]) -> int:
@@ -94,7 +95,9 @@ def _verify(loaded: Loaded, _: Sequence[str]) -> int:
     )
     tables = _tables_of_history(loaded, config.tables)
     units = verify.units(manifest.finished(tables), wanted)
-    differences = verify.verify(tables, units, _where(loaded[HistoryConfig]), _show_verified)
+    differences = verify.verify(
+        tables, units, _where(loaded[HistoryConfig], tables), _show_verified
+    )
     print(f"{len(units)} units compared, {len(differences)} data types differ")
     for each in differences:
         print(f"redo: {each.command} --to-tables {tables.root}")
@@ -125,6 +128,8 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
 
 def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.keeping import keep  # noqa: PLC0415
+    from tardis_machine.lake.metrics import StreamMetrics  # noqa: PLC0415
     from tardis_machine.lake.sources import records  # noqa: PLC0415
     from tardis_machine.lake.sources.streams import Asked  # noqa: PLC0415
 
@@ -143,20 +148,32 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
         checkpoint,
     )
     rows = records(tables.spark, config.from_bus, settings, asked)
-    query = streaming.start(
+    metrics = StreamMetrics()
+    if config.metrics_port is not None:
+        metrics.serve(config.metrics_host, config.metrics_port)
+    listener = metrics.listener()
+    tables.spark.streams.addListener(listener)
+    start = partial(
+        streaming.start,
         tables,
         rows,
         checkpoint,
         once=config.once,
         interval_s=config.interval_s,
         bronze_only=config.bronze_only,
+        wrote=metrics.wrote,
     )
-    _wait(query)
+    try:
+        with _told_to_stop() as stopping:
+            keep(start, stopping, restarts=config.restarts, started_again=metrics.restarts.inc)
+    finally:
+        tables.spark.streams.removeListener(listener)
     return 0
 
 
 def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.keeping import keep  # noqa: PLC0415
     from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
 
     config = loaded[SilverConfig]
@@ -165,7 +182,8 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
         rebuild(tables)
     else:
         place = streaming.default_checkpoint(tables.root, "silver")
-        _wait(streaming.start_silver(tables, place))
+        with _told_to_stop() as stopping:
+            keep(partial(streaming.start_silver, tables, place), stopping, restarts=0)
     return 0
 
 
@@ -220,10 +238,15 @@ def _tables_of_history(loaded: Loaded, root: str) -> "Tables":
     return tables
 
 
-def _where(history: HistoryConfig) -> dict[str, str]:
-    """Tell the source where history is."""
+def _where(history: HistoryConfig, tables: "Tables") -> dict[str, str]:
+    """Tell the source where history is, and how much of it executors may keep."""
+    bound = history.cache_max_bytes
+    master = tables.spark.conf.get("spark.master", None) or ""
+    if bound is None and not master.startswith("local"):
+        bound = _EXECUTOR_CACHE  # on a disk that nobody looks after
     return {
         **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
+        **({"cacheMaxBytes": str(bound)} if bound else {}),
         "endpoint": history.endpoint,
         "sampleData": str(history.sample_data).lower(),
     }
@@ -238,10 +261,9 @@ def _export(history: HistoryConfig) -> None:
             os.environ[option.variable] = value
 
 
-def _wait(query: "StreamingQuery") -> None:
-    """Wait for a stream to end; a signal ends it, and what is half done is done again later."""
-    from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
-
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Give an event that a signal sets; what is half done then is done again later."""
     stopping = threading.Event()
 
     def stop(*_: Any) -> None:
@@ -249,11 +271,7 @@ def _wait(query: "StreamingQuery") -> None:
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not streaming.wait(query, _POLL_S):
-            if stopping.is_set():
-                log.info("stopping")
-                query.stop()
-                return
+        yield stopping
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -30,6 +30,8 @@ class Written(NamedTuple):
     """Records that quarantine gained."""
     inserted: dict[str, int]
     """Rows that Silver gained, by payload case."""
+    latest_us: int | None = None
+    """When the bus took the newest of its records."""
 
 
 class Group(NamedTuple):
@@ -38,6 +40,7 @@ class Group(NamedTuple):
     case: str | None
     span: Span
     events: int
+    latest_us: int | None = None
 
 
 def write_batch(
@@ -56,6 +59,7 @@ def write_batch(
     try:
         events = bronze.events(inspected)
         groups = grouped(inspected)
+        latest = max((g.latest_us for g in groups if g.latest_us is not None), default=None)
         rejected = 0
         if any(group.case is None for group in groups):
             rejected = quarantine.set_aside_records(tables, inspected)
@@ -65,9 +69,9 @@ def write_batch(
             tables.append_once(events, EVENTS, commit)
             appended = sum(group.events for group in groups)
         if bronze_only:
-            return Written(appended, rejected, {})
+            return Written(appended, rejected, {}, latest)
         inserted, defective = write_silver(tables, events, groups)
-        return Written(appended, rejected + defective, inserted)
+        return Written(appended, rejected + defective, inserted, latest)
     finally:
         inspected.unpersist()
 
@@ -83,10 +87,17 @@ def grouped(events: "DataFrame") -> list[Group]:
     keys = [f.when(read, f.col(name)).alias(name) for name in ("payload_case", "exchange", "day")]
     # As numbers: a datetime would arrive in the zone of the driver's machine.
     local_us = f.unix_micros("local_ts")
-    counts = (f.min(local_us).alias("first"), f.max(local_us).alias("last"), f.count("*"))
+    counts = (
+        f.min(local_us).alias("first"),
+        f.max(local_us).alias("last"),
+        f.count("*"),
+        f.max(f.unix_micros("timestamp")),
+    )
     return [
-        Group(case, Span(exchange, first, last), count)
-        for case, exchange, _, first, last, count in events.groupBy(*keys).agg(*counts).collect()
+        Group(case, Span(exchange, first, last), count, latest)
+        for case, exchange, _, first, last, count, latest in events.groupBy(*keys)
+        .agg(*counts)
+        .collect()
     ]
 
 

@@ -55,6 +55,9 @@ class BackfillConfig(Section, title="Backfill"):
     force: bool = setting(
         False, help="replace what is there: these exchanges, days, symbols and types"
     )
+    dry_run: bool = setting(
+        False, help="list what would be done, and what a few minutes tell of its size; do nothing"
+    )
     attempts: int = setting(3, help="tries for each day", minimum=1, maximum=100)
     symbol_buckets: int = setting(
         1,
@@ -116,6 +119,16 @@ class StreamConfig(Section, title="Stream"):
         choices=("fail", "skip"),
     )
     max_events_per_batch: int = setting(_BATCH, help="bound of a batch", minimum=1)
+    restarts: int = setting(
+        5,
+        help="times in a row that a stream which failed is started again; lost data, and what only "
+        "people can mend, ends it at once",
+        minimum=0,
+    )
+    metrics_port: int | None = setting(
+        None, help="answer Prometheus here; 0 for any port", minimum=0, maximum=65_535
+    )
+    metrics_host: str = setting("127.0.0.1", help="address of the metrics")
     interval_s: float = setting(5, help="seconds between the starts of batches", minimum=0)
 
     def validate(self) -> None:

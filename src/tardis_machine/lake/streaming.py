@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tardis_machine.lake.batches import Written, grouped, write_batch, write_silver
@@ -43,8 +44,12 @@ def start(
     once: bool = False,
     interval_s: float = 0,
     bronze_only: bool = False,
+    wrote: Callable[[Written], None] = lambda _: None,
 ) -> "StreamingQuery":
-    """Bring a stream of records into the tables: all there is now (`once`), or as it comes."""
+    """Bring a stream of records into the tables: all there is now (`once`), or as it comes.
+
+    `wrote` is told what each batch brought.
+    """
     root = tables.root
     done: list[int] = []
 
@@ -61,6 +66,7 @@ def start(
             may_repeat=not done,
         )
         done[:] = [number]
+        wrote(written)
         _log(number, written, time.monotonic() - began)
 
     return _started(records.writeStream.foreachBatch(batch), checkpoint, once, interval_s)

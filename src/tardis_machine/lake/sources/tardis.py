@@ -5,8 +5,9 @@ Options are those of a normalized replay: `exchange` (several by commas), `symbo
 have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
 `records`, `events` or `rejects` of Bronze, `disconnects`, or `rows` of the payload case that `case`
 names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`, `sampleData`
-say where history comes from; the API key is never an option: executors take it from TM_API_KEY or
-TM_API_KEY_FILE in their own environment.
+say where history comes from, `cacheMaxBytes` how much of it each executor's machine may keep; the
+API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in their own
+environment.
 """
 
 import os
@@ -94,6 +95,7 @@ class Where:
     cache_dir: str | None = None
     endpoint: str | None = None
     sample: bool = False
+    cache_max_bytes: int | None = None
 
     def history(self, fetches: int, environ: Mapping[str, str] | None = None) -> History:
         """Open history with what this executor's environment says."""
@@ -104,7 +106,7 @@ class Where:
             endpoint=self.endpoint or config.endpoint,
             api_key=config.api_key or "",
             cache_dir=Path(self.cache_dir) if self.cache_dir else config.cache_dir,
-            cache_max_bytes=config.cache_max_bytes,
+            cache_max_bytes=self.cache_max_bytes or config.cache_max_bytes,
             source=SAMPLE if self.sample or config.sample_data else None,
             max_fetches=fetches,
         )
@@ -125,6 +127,7 @@ class TardisDataSource(DataSource):
             self.options.get("cacheDir"),
             self.options.get("endpoint"),
             self.options.get("sampleData", "false").lower() == "true",
+            int(self.options.get("cacheMaxBytes", "0")) or None,
         )
         tasks = self.options.get("concurrentTasks")
         return TardisReader(
