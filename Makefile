@@ -13,7 +13,7 @@ export TM_KERNEL := $(KERNEL)
 endif
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
-.PHONY: help setup demo docs test lint types unit vectors soak lock schemas release-schemas java
+.PHONY: help setup demo docs test lint types unit vectors soak lock log-store schemas release-schemas java
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -79,6 +79,14 @@ lock: ## renew the locked versions
 	$(COMPILE) --upgrade --extra all --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt $(addprefix --extra ,$(SERVER_EXTRAS)) pyproject.toml -o requirements/server.txt
 	$(COMPILE) -c requirements/dev.txt $(addprefix --extra ,$(SERVER_EXTRAS) spark) pyproject.toml -o requirements/spark.txt
+
+LAKE := src/tardis_machine/lake
+
+log-store: setup ## compile what lets several drivers write to tables on S3 (needs a JDK)
+	rm -rf build/log-store && mkdir -p build/log-store
+	javac --release 17 -d build/log-store $(LAKE)/java/tardismachine/lake/*.java -cp \
+	  "$$($(BIN)/python -c 'import pyspark; from tardis_machine.lake.session import jars; print(":".join([pyspark.__path__[0] + "/jars/*", *map(str, jars())]))')"
+	jar --create --file $(LAKE)/s3-log-store.jar --date=2020-01-01T00:00:00Z -C build/log-store tardismachine
 
 BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
 DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb

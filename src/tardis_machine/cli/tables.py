@@ -22,8 +22,9 @@ class Command(NamedTuple):
 
 def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
     """Open the tables in a session as the flags say; `settings` are defaults of the command."""
-    from tardis_machine.lake.session import session  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.session import on_s3, session  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.tables import Tables  # noqa: PLC0415
 
     config = loaded[SparkConfig]
-    return Tables(session(master=config.master, settings={**settings, **config.spark}), root)
+    spark = session(master=config.master, settings={**settings, **config.spark}, s3=on_s3(root))
+    return Tables(spark, root)

@@ -1,5 +1,6 @@
 """The Spark session and its jars: built with sensible settings, or someone else's, checked."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,12 @@ from tardis_machine.parts import PartError, fetch_jars, java, parts_dir
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
 DELTA: Final = "4.4.0"
 SPARK: Final = "4.2.0"
+HADOOP: Final = "3.5.0"
+"""The one that PySpark carries."""
 
 COORDINATES: Final = (
     f"io.delta:delta-spark_4.2_2.13:{DELTA}",
@@ -27,6 +32,25 @@ COORDINATES: Final = (
 )
 """The jars beside PySpark's own. Exact and complete: nothing these depend on needs to be fetched
 beside them."""
+
+_AWS_SDK: Final = "2.35.4"
+S3_COORDINATES: Final = (
+    f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+)
+S3_CLIENT_COORDINATES: Final = tuple(
+    f"software.amazon.awssdk:{name}:{_AWS_SDK}"
+    for name in ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+)
+"""What tables on S3 need besides, with what these depend on: the parts of the SDK that are used, a
+thirtieth of its bundle."""
+S3_LOG_STORE: Final = Path(__file__).with_name("s3-log-store.jar")
+"""Made from `java/` by `make log-store`."""
+S3_SETTINGS: Final[dict[str, str]] = {
+    f"spark.delta.logStore.{scheme}.impl": "tardismachine.lake.ConditionalS3LogStore"
+    for scheme in ("s3a", "s3")
+}
+"""What lets several drivers write to the same tables on S3."""
 
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -86,9 +110,22 @@ def packages() -> str:
     return ",".join(COORDINATES)
 
 
-def jars() -> list[Path]:
-    """Give the jar files, fetched once and reused offline."""
-    return fetch_jars(COORDINATES, parts_dir() / f"spark-{SPARK}-delta-{DELTA}")
+def jars(*, s3: bool = False) -> list[Path]:
+    """Give the jar files, fetched once and reused offline; with `s3` those for tables there."""
+    found = fetch_jars(COORDINATES, parts_dir() / f"spark-{SPARK}-delta-{DELTA}")
+    if s3:
+        parts = parts_dir() / f"hadoop-aws-{HADOOP}"
+        found += fetch_jars(S3_COORDINATES, parts)
+        found += fetch_jars(
+            S3_CLIENT_COORDINATES, parts.with_name(f"aws-sdk-{_AWS_SDK}"), transitive=True
+        )
+        found.append(S3_LOG_STORE)
+    return found
+
+
+def on_s3(root: str) -> bool:
+    """Tell whether tables are on S3."""
+    return root.startswith(("s3a://", "s3://"))
 
 
 def session(
@@ -96,11 +133,13 @@ def session(
     master: str | None = None,
     name: str = "tardis-machine",
     settings: Mapping[str, str] | None = None,
+    s3: bool = False,
 ) -> "SparkSession":
     """Give a session that can read and write the tables.
 
     An active session, SPARK_REMOTE and spark-submit are used as they are; otherwise one is
-    started on `master` (local[*] when not given) with the jars, fetched once.
+    started on `master` (local[*] when not given) with the jars, fetched once; `s3` is for tables
+    on S3.
     """
     require("pyspark", extra="spark")
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
@@ -119,10 +158,12 @@ def session(
                 "SPARK_REMOTE, spark-submit or this process"
             )
     else:
-        chosen = _own_settings(master, chosen)
+        chosen = _own_settings(master, chosen, s3=s3)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
+    if s3:
+        _check_s3(spark)
     return prepared(spark)
 
 
@@ -137,6 +178,17 @@ def prepared(spark: "SparkSession") -> "SparkSession":
     for key, value in TABLE_SETTINGS.items():
         spark.conf.set(key, value)
     return spark
+
+
+def _check_s3(spark: "SparkSession") -> None:
+    """Say when the tables are not safe from a second driver."""
+    for name, value in S3_SETTINGS.items():
+        if spark.conf.get(name, None) is None:
+            log.warning(
+                "only one driver may write to tables on S3 with this session",
+                extra={"otherwise": f"--jars {S3_LOG_STORE} --conf {name}={value}"},
+            )
+            return
 
 
 def parallelism(spark: "SparkSession") -> int:
@@ -165,7 +217,9 @@ def died(error: BaseException) -> str | None:
     )
 
 
-def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
+def _own_settings(
+    master: str | None, given: Mapping[str, str], *, s3: bool = False
+) -> dict[str, str]:
     try:
         java()
     except PartError as error:
@@ -179,9 +233,15 @@ def _own_settings(master: str | None, given: Mapping[str, str]) -> dict[str, str
         # A cluster of processes on this machine starts its executors from here.
         pyspark = require("pyspark", extra="spark")
         os.environ.setdefault("SPARK_HOME", str(Path(str(pyspark.__file__)).parent))
-    chosen = {"spark.master": where, **DELTA_SETTINGS, **(LOCAL_SETTINGS if local else {}), **given}
+    chosen = {
+        "spark.master": where,
+        **DELTA_SETTINGS,
+        **(S3_SETTINGS if s3 else {}),
+        **(LOCAL_SETTINGS if local else {}),
+        **given,
+    }
     if "spark.jars.packages" not in chosen:
-        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars()))
+        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars(s3=s3)))
     if "spark.sql.extensions" in given:
         chosen["spark.sql.extensions"] = _joined(given["spark.sql.extensions"], [_DELTA_EXTENSION])
     return chosen
