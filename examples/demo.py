@@ -1,4 +1,4 @@
-"""The whole way of the data on one machine: replay → NATS JetStream → Spark → a picture.
+"""The whole way of the data on one machine: replay → NATS JetStream → Spark → pictures.
 
 `make demo` runs this on the bundled sample data. Every number it prints is checked against the
 others, and it fails when they disagree.
@@ -31,6 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tardis_machine import parts, sample
 from tardis_machine.cli import main as tardis_machine
+from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.session import session
 from tardis_machine.lake.tables import EVENTS, SILVER, Tables
 from tardis_machine.messages import decode_lines, payload_case
@@ -41,6 +42,7 @@ HTTP = {
     "deribit": ["trade", "book_change", "derivative_ticker", "option_summary", "book_ticker"],
 }
 WEBSOCKET = {EXCHANGE: ["trade", "book_change", "quote", "book_snapshot_10_1s", BARS]}
+BOOKS = "book_snapshot_10_1s"
 CONTROL = ("disconnect", "error")
 PATIENCE_S = 120
 
@@ -101,8 +103,7 @@ def main() -> None:
         tables_path = output / "tables"
         lake = ["tardis-machine", "lake", "stream", "--from-bus", "nats", *flags]
         lake += ["--to-tables", tables_path]
-        if tardis_machine([str(each) for each in [*lake[1:], "--once"]]):
-            sys.exit("lake stream failed: see above")
+        run_lake([*lake, "--once"])
         said(f"{time.monotonic() - started:.1f} s", [*lake, "--once"])
         tables = Tables(session(), str(tables_path.absolute()))
         rows = bronze_rows(tables)
@@ -115,10 +116,27 @@ def main() -> None:
         show = ["tardis-machine", "lake", "show", "trades", "--tables", tables_path]
         said("a readable sample of any of them", show)
 
-        step("6  A picture")
-        picture = output / "session.png"
-        draw(tables, picture)
-        said(f"{SYMBOL} on {EXCHANGE}, from Silver: {picture}")
+        step("6  Gold: bars and books made from Silver, which are those that the server sent")
+        started = time.monotonic()
+        gold = ["tardis-machine", "lake", "gold", "--tables", tables_path]
+        gold += ["--bars", BARS, "--books", BOOKS]
+        run_lake(gold)
+        said(f"{time.monotonic() - started:.1f} s", gold)
+        bars = agree_with_silver(tables, "bars", "tradeBar", BARS, ["close", "volume", "vwap"])
+        books = agree_with_silver(tables, "books", "bookSnapshot", BOOKS, ["depth"])
+        said(f"{bars:>9,} bars and {books:,} books of the server are in Gold as it sent them")
+
+        step("7  The quality of it all")
+        quality = ["tardis-machine", "lake", "quality", "--tables", tables_path]
+        quality += ["--picture", output / "quality.svg"]
+        run_lake(quality)
+        said("each data type of each exchange; minute by minute in the picture", quality)
+
+        step("8  A picture")
+        plot = ["tardis-machine", "lake", "plot", "--tables", tables_path, "--exchange", EXCHANGE]
+        plot += ["--symbol", SYMBOL, "--bars", BARS, "--picture", output / "session.png"]
+        run_lake(plot)
+        said(f"{SYMBOL} on {EXCHANGE}, from Gold", plot)
 
         print(f"\nAll numbers agree. {time.monotonic() - began:.0f} s in all.")
         if arguments.keep:
@@ -194,61 +212,21 @@ def bronze_rows(tables: Tables) -> Counter[str]:
     return Counter({row["payload_case"]: row["count"] for row in counted})
 
 
-def draw(tables: Tables, picture: Path) -> None:
-    """Price with one-second bars, volume, and spread."""
-    import matplotlib as mpl  # only the picture needs it
+def run_lake(command: Sequence[object]) -> None:
+    if tardis_machine([str(each) for each in command[1:]]):
+        sys.exit(f"{shlex.join(map(str, command))} failed: see above")
 
-    mpl.use("agg")
-    from matplotlib import dates
-    from matplotlib import pyplot as plt
 
-    where = f"exchange = '{EXCHANGE}' AND symbol = '{SYMBOL}'"
-    bars = (
-        tables.read(SILVER["tradeBar"])
-        .where(where)
-        .where(f"name = '{BARS}'")
-        .selectExpr(
-            "event_ts AS time",
-            *(f"CAST({each} AS DOUBLE) AS {each}" for each in ("open", "high", "low", "close")),
-            "CAST(buy_volume AS DOUBLE) AS buys",
-            "CAST(sell_volume AS DOUBLE) AS sells",
-        )
-        .orderBy("time")
-        .toPandas()
-    )
-    quotes = (
-        tables.read(SILVER["quote"])
-        .where(where)
-        .selectExpr("event_ts AS time", "CAST(ask_price - bid_price AS DOUBLE) AS spread")
-        .orderBy("local_ts", "position")
-        .toPandas()
-    )
-    if bars.empty or quotes.empty:
-        sys.exit(f"nothing to draw: {len(bars)} bars, {len(quotes)} quotes of {SYMBOL}")
-    figure, (price, volume, spread) = plt.subplots(
-        3, 1, sharex=True, figsize=(12, 8), height_ratios=(3, 1, 1), layout="constrained"
-    )
-    rising = bars.close >= bars.open
-    colors = rising.map({True: "#1a9850", False: "#d73027"})
-    price.vlines(bars.time, bars.low, bars.high, colors=colors, linewidth=0.8)
-    price.vlines(bars.time, bars.open, bars.close, colors=colors, linewidth=2.5)
-    price.set_ylabel("price")
-    price.set_title(
-        f"{SYMBOL}, {EXCHANGE}: one-second bars of the sample session, read from Silver"
-    )
-    second = 1 / 86_400
-    volume.bar(bars.time, bars.buys, second, color="#1a9850", label="buys")
-    volume.bar(bars.time, -bars.sells, second, color="#d73027", label="sells")
-    volume.set_ylabel("volume")
-    volume.legend(loc="upper right", ncols=2, frameon=False)
-    spread.step(quotes.time, quotes.spread, where="post", linewidth=0.8, color="#4575b4")
-    spread.set_ylabel("spread")
-    spread.set_ylim(bottom=0)
-    spread.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S"))
-    spread.set_xlabel(f"exchange time, UTC, {sample.START:%Y-%m-%d}")
-    for axes in (price, volume, spread):
-        axes.grid(alpha=0.25)
-    figure.savefig(picture, dpi=120)
+def agree_with_silver(
+    tables: Tables, name: str, case: str, variant: str, columns: Sequence[str]
+) -> int:
+    """Find every row that the server computed in Gold, the same; tell how many there were."""
+    keys = ["exchange", "symbol", "name", "local_ts", "event_ts"]
+    own = [*keys, *(f"CAST({column} AS DOUBLE) AS {column}" for column in columns)]
+    sent = tables.read(SILVER[case]).where(f"name = '{variant}'").selectExpr(*own)
+    made = tables.read(GOLD[name].table).selectExpr(*own)
+    agree(f"{variant} of the server that Gold has not", sent.exceptAll(made).count(), 0)
+    return sent.count()
 
 
 def keep(
