@@ -50,8 +50,6 @@ def sampled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ta
     report = backfill.run(tables, plan(replays), {"sampleData": "true"}, attempts=1)
     assert not report.failed
     refresh(tables, wanted())
-    made = refresh(tables, wanted())
-    assert [each for each in made if each.days] == []  # nothing changed meanwhile
     return tables
 
 
