@@ -18,6 +18,8 @@ _RISING: Final = "#1a9850"
 _FALLING: Final = "#d73027"
 _CALM: Final = "#4575b4"
 _MOST_STREAMS: Final = 12
+_POINTS: Final = 2000
+_MINUTE_US: Final = 60_000_000
 _INCHES: Final = (12.0, 2.4)
 
 
@@ -65,33 +67,36 @@ def market(
 
 
 def quality(tables: Tables, span: Span, *, picture: str) -> None:
-    """Draw rows, latency and silences of the busiest streams, minute by minute."""
+    """Draw rows, latency and silences of the busiest streams over time."""
     matplotlib()
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
     found = minutes(tables, span)
+    us = f.unix_micros("start_ts")
+    [(first, last)] = found.agg(f.min(us), f.max(us)).collect()
+    if first is None:
+        raise LakeError("Gold says nothing of the quality in that time: `lake gold` finds it out")
+    # So many minutes are one point that a picture can show them all.
+    width = _MINUTE_US * -(-(last - first + _MINUTE_US) // (_MINUTE_US * _POINTS))
     totals = found.groupBy("exchange", "data_type").agg(f.sum("rows").alias("total"))
     busiest = totals.orderBy(f.desc("total")).limit(_MOST_STREAMS).drop("total")
     rows = (
         found.join(f.broadcast(busiest), ["exchange", "data_type"])
-        .groupBy("exchange", "data_type", "start_ts")
+        .groupBy("exchange", "data_type", f.timestamp_micros(us - us % width).alias("time"))
         .agg(
-            f.sum("rows").alias("rows"),
+            (f.sum("rows") * _MINUTE_US / width).alias("rows"),
             f.max("latency_p99_ms").alias("latency"),
             f.max("largest_gap_s").alias("gap"),
             f.max("disconnects").alias("disconnects"),
         )
-        .withColumnRenamed("start_ts", "time")
     )
-    frame = _frame(rows, "quality", 1_000_000)
-    if frame.empty:
-        raise LakeError("Gold says nothing of the quality in that time: `lake gold` finds it out")
+    frame = rows.orderBy("time").toPandas()
     panels = [
         _Panel(2, _streams("rows", "rows a minute"), frame),
         _Panel(1.5, _streams("latency", "latency, p99 ms"), frame),
         _Panel(1, _streams("gap", "longest silence, s"), frame),
     ]
-    _draw(panels, "what the tables have, minute by minute; dotted: disconnects", picture)
+    _draw(panels, "what the tables have, and when; dotted: disconnects", picture)
 
 
 def matplotlib() -> Any:
@@ -163,6 +168,8 @@ _MARKET: Final[dict[str, list[tuple[float, Draw]]]] = {
 
 def _streams(column: str, label: str) -> Draw:
     def draw(axes: Any, frame: "pd.DataFrame") -> None:
+        # As many colors as there are streams at most.
+        axes.set_prop_cycle(color=matplotlib().colormaps["tab20"].colors)
         for (exchange, data_type), own in frame.groupby(["exchange", "data_type"]):
             axes.plot(
                 own.time, own[column], marker=".", linewidth=0.9, label=f"{exchange} {data_type}"
