@@ -1,5 +1,7 @@
 """A connection's life: what is subscribed, what arrives, how it ends and begins again."""
 
+import pytest
+
 from tests.live.streams import streaming
 from tests.servers.exchange import ScriptedExchange
 
@@ -22,3 +24,18 @@ async def test_messages_arrive_normalized() -> None:
     assert len(message["localTimestamp"]) == 27
     await peer.gone()
     assert peer.close_code == 1000
+
+
+async def test_what_came_before_a_close_is_sent_before_the_disconnect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tardis_machine.live.inbox._STEP_S", 0.0)  # a frame a step: a busy machine
+    count = 500
+    async with ScriptedExchange() as exchange, streaming(exchange, "bitmex", ["trade"]) as reader:
+        peer = await exchange.accepted()
+        await peer.received()
+        for price in range(count):
+            await peer.send(trade(price + 1.0))
+        await peer.close()
+        found = [await reader.next() for _ in range(count + 1)]
+    assert [each["type"] for each in found] == ["trade"] * count + ["disconnect"]

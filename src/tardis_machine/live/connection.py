@@ -123,7 +123,7 @@ class Connection:
         self.had_data = False
         self._connected_at = self._alive_at = self._data_at = self._first_data_at = now
         self._rhythms: dict[Lane, _Rhythm] = {}
-        self._subscribed = self._heard = False
+        self._subscribed = self._heard = self._spoilt = False
         self._subscriptions: list[Outgoing] = []
         self._logged_in: asyncio.Future[None] | None = None
         self._failure: asyncio.Future[None] = self._loop.create_future()
@@ -143,6 +143,8 @@ class Connection:
         while True:
             self._begin()
             error = await self._once()
+            # What came before the end belongs before it.
+            await self._resources.inbox.taken()
             now = self._loop.time()
             lived_s = now - self._first_data_at
             if isinstance(error, StaleError):
@@ -179,6 +181,7 @@ class Connection:
 
     def fail(self, error: LiveError) -> None:
         """End this connection: what it goes on to send cannot be used."""
+        self._spoilt = True
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -214,6 +217,7 @@ class Connection:
             self._failure.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._hang_up(self._socket or socket)
+            self._socket = None
         if isinstance(first, LiveError):
             return first
         log.error(
@@ -468,7 +472,8 @@ class Connection:
         return count > 0
 
     def _take(self, local: str, frame: bytes) -> None:
-        self._host.take(self, local, frame)
+        if not self._spoilt:
+            self._host.take(self, local, frame)
 
     def _complain(self, message: Any, text: bytes) -> None:
         shown = text.decode(errors="replace")

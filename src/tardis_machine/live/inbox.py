@@ -45,6 +45,12 @@ class Inbox:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
+    async def taken(self) -> None:
+        """Wait until all that has arrived so far is taken."""
+        reached = asyncio.Event()
+        self.put(lambda _local, _frame: reached.set(), lambda: None, "", b"")
+        await reached.wait()
+
     def _run(self) -> None:
         self._scheduled = False
         frames = self._frames
