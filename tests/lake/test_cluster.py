@@ -1,5 +1,11 @@
-"""Tables on S3, written to by several drivers."""
+"""A cluster whose workers have neither the driver's disk nor its environment; tables on S3."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -7,8 +13,22 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tardis_machine.lake.session import S3_SETTINGS, jars
+from tardis_machine.cli import submit
+from tardis_machine.lake.session import DELTA_SETTINGS, S3_SETTINGS, jars
+from tests.cli.conftest import environment
 from tests.servers.aws import KEYS, REGION, Ministack
+from tests.servers.redis import RedisServer
+from tests.servers.spark import SPARK_HOME, SparkCluster, environment_archive
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    made = SparkCluster(tmp_path / "cluster")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture
@@ -27,6 +47,74 @@ def s3a(ministack: Ministack) -> dict[str, str]:
         "fs.s3a.access.key": KEYS["access_key_id"],
         "fs.s3a.secret.key": KEYS["secret_access_key"],
     }
+
+
+def rows_in(client: Any, bucket: str, table: str) -> int:
+    """Count the rows of a table by its log alone."""
+    prefix = f"lake/{table}/_delta_log/"
+    count = 0
+    for each in client.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", ()):
+        if each["Key"].endswith(".json"):
+            body = client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read()
+            for line in body.splitlines():
+                added = json.loads(line).get("add")
+                count += json.loads(added["stats"])["numRecords"] if added else 0
+    return count
+
+
+def test_spark_submit_ships_all_that_workers_need(
+    cluster: SparkCluster, ministack: Ministack, bucket: str, redis: RedisServer, tmp_path: Path
+) -> None:
+    archive = environment_archive(tmp_path)
+    settings = {
+        **DELTA_SETTINGS,
+        **S3_SETTINGS,
+        **{f"spark.hadoop.{name}": value for name, value in s3a(ministack).items()},
+        "spark.executor.memory": "512m",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.executorEnv.TM_CACHE_DIR": "cache",
+    }
+    stream = f"cluster-{uuid4()}"
+    job = subprocess.Popen(
+        [
+            SPARK_HOME / "bin" / "spark-submit",
+            *("--master", cluster.master, "--archives", f"{archive}#env"),
+            *("--jars", ",".join(map(str, jars(s3=True)))),
+            *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+            *(submit.__file__, "backfill", "--sample-data", "--exchange", "bitmex,deribit"),
+            *("--types", "trade", "--from", "2024-03-01", "--to", "2024-03-01T00:01"),
+            *("--to-tables", f"s3a://{bucket}/lake"),
+            *("--to-bus", "redis", "--redis-url", redis.url, "--redis-stream", stream),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Where the archive is unpacked: the driver plans with the Python that tasks run on.
+        cwd=tmp_path,
+        env=environment(
+            TM_PARTS_DIR=os.environ["TM_PARTS_DIR"],
+            PYSPARK_PYTHON="./env/bin/python",
+            PYSPARK_DRIVER_PYTHON=sys.executable,
+            SPARK_HOME=str(SPARK_HOME),
+            SPARK_LOCAL_IP="127.0.0.1",
+        ),
+    )
+    said, _ = job.communicate(timeout=800)
+    assert job.returncode == 0, said + cluster.log()[-2000:]
+    assert said.count("2/2 days done") == 2, said
+    client = ministack.client("s3")
+    trades = rows_in(client, bucket, "silver/trades")
+    assert trades == rows_in(client, bucket, "bronze/events") > 0
+    asked = redis.client()
+    assert asked.xlen(stream) == trades
+    asked.close()
+    for folder in cluster.folders:
+        # Each ran an executor, on what was sent to it.
+        assert list(folder.glob("work/app-*/*/env/bin/python")), list(folder.rglob("*"))[:50]
 
 
 def test_two_drivers_cannot_both_make_a_commit_on_s3(
