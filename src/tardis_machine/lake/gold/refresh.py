@@ -175,7 +175,9 @@ class _Run:
             chosen = dict.fromkeys(held, _ANY)
         else:
             chosen = origins.chosen(tables, sources[0], changed) if sources else {}
-        taken = self._taken(wanted, chosen)
+        # Of days that are made anew as a whole it does not matter what Gold has.
+        partly = {key: each for key, each in chosen.items() if changed[key] is not None}
+        taken = self._taken(wanted, partly)
 
         def part(key: origins.Day, origin: str) -> Part:
             replaced = taken.get(key, {origin}) != {origin}
@@ -183,12 +185,14 @@ class _Run:
 
         return [part(key, chosen[key]) for key in sorted(chosen, key=lambda key: key[::-1])]
 
-    def _taken(self, wanted: Wanted, chosen: dict[origins.Day, str]) -> dict[origins.Day, set[str]]:
+    def _taken(
+        self, wanted: Wanted, days: Mapping[origins.Day, str]
+    ) -> dict[origins.Day, set[str]]:
         """Tell which origins Gold has of these days: where another is chosen, all of it goes."""
         gold, tables = wanted.gold, self._tables
-        if len(gold.sources) > 1 or not chosen or not tables.exists(gold.table):
+        if len(gold.sources) > 1 or not days or not tables.exists(gold.table):
             return {}
-        rows = tables.read(gold.table).where(days_of(chosen)).where(_variant(wanted))
+        rows = tables.read(gold.table).where(days_of(days)).where(_variant(wanted))
         return origins.present(rows)
 
     def _replace(self, wanted: Wanted, parts: Sequence[Part]) -> int:
