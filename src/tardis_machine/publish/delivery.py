@@ -79,6 +79,7 @@ class Delivery:
         # Held by whoever feeds, and by the sender while it sends.
         self._turn = threading.Lock()
         self._broken: Exception | None = None
+        self._feeds_meanwhile = False
         bus.meanwhile = self._feed_meanwhile
         self._changed = threading.Condition()
         # Guarded by _changed, as the lanes are: what is fed and not yet taken for a batch, all
@@ -195,6 +196,7 @@ class Delivery:
 
     def _feed_meanwhile(self) -> None:
         """Feed while the bus waits, which must not suffer from what goes wrong here."""
+        self._feeds_meanwhile = True
         try:
             self._feed_all()
         except OSError as error:
@@ -274,9 +276,13 @@ class Delivery:
     def _wait_for_room(self) -> bool:
         """Wait until the window has room for another entry; False when stopping."""
         with self._changed:
-            while not self._stopping and not self._has_room():
+            while not self._stopping and (not self._has_room() or self._is_supplied()):
                 self._changed.wait(_WAKE_S)
             return not self._stopping
+
+    def _is_supplied(self) -> bool:
+        """Tell whether the sender has a batch to go on with, and feeds itself meanwhile."""
+        return self._feeds_meanwhile and self._unsent >= self._limits.records
 
     def _has_room(self) -> bool:
         aside = self.statistics
