@@ -51,21 +51,23 @@ def start(
     `wrote` is told what each batch brought.
     """
     root = tables.root
-    done: list[int] = []
+    opened: list[tuple[Tables, str]] = []
 
     def batch(rows: "DataFrame", number: int) -> None:
-        own = Tables(rows.sparkSession, root)
         began = time.monotonic()
-        application = f"stream/{checkpoint_id(rows.sparkSession, checkpoint)}"
+        # Only the first can be one that an earlier process began.
+        may_repeat = not opened
+        if not opened:
+            own = Tables(rows.sparkSession, root)
+            opened.append((own, f"stream/{checkpoint_id(own.spark, checkpoint)}"))
+        [(own, application)] = opened
         written = write_batch(
             own,
             rows,
             Commit(application, number),
             bronze_only=bronze_only,
-            # Only the first can be one that an earlier process began.
-            may_repeat=not done,
+            may_repeat=may_repeat,
         )
-        done[:] = [number]
         wrote(written)
         _log(number, written, time.monotonic() - began)
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,7 @@ class Tables:
         # SQL takes a relative path for the name of a schema.
         self.root = root.rstrip("/") if ":" in root else str(Path(root).absolute())
         self._known: set[str] = set()
+        self._creating = threading.Lock()
 
     def path(self, table: Table) -> str:
         """Tell where a table is."""
@@ -155,8 +157,13 @@ class Tables:
 
     def create(self, table: Table) -> None:
         """Make a table unless it is there."""
-        if table.path in self._known:
-            return
+        # One thread at a time: others would only be refused, and wait.
+        with self._creating:
+            if table.path not in self._known:
+                self._create(table)
+                self._known.add(table.path)
+
+    def _create(self, table: Table) -> None:
         partitioned = (
             f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         )
@@ -176,7 +183,6 @@ class Tables:
             conflicts=(*_CONFLICTS, _BEING_MADE),
             attempts=_CREATE_ATTEMPTS,
         )
-        self._known.add(table.path)
 
     def read(self, table: Table) -> "DataFrame":
         """Read a table."""
