@@ -4,6 +4,7 @@ import threading
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -17,9 +18,11 @@ from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.keeping import keep
 from tardis_machine.lake.metrics import StreamMetrics
 from tardis_machine.lake.planning import estimate
-from tardis_machine.lake.tables import MANIFEST, Tables
+from tardis_machine.lake.tables import EVENTS, MANIFEST, Tables
 from tardis_machine.lake.units import plan
 from tardis_machine.options import parse_replay_normalized
+from tests.lake.events import trade
+from tests.servers.redis import RedisServer
 
 
 class Query:
@@ -156,6 +159,35 @@ def test_a_dry_run_does_nothing(tables: Tables, capsys: pytest.CaptureFixture[st
     assert "trade of all symbols: redis" in said
     assert "2 units; replaying them takes about" in said
     assert not tables.exists(MANIFEST)
+
+
+def test_a_stream_by_its_command_tells_prometheus(
+    tables: Tables, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[StreamMetrics] = []
+
+    class Remembered(StreamMetrics):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr("tardis_machine.lake.metrics.StreamMetrics", Remembered)
+    stream = f"stream-{uuid4()}"
+    client = redis.client()
+    for value in (trade(0), trade(1), b"garbage"):
+        client.xadd(stream, {"value": value})
+    client.close()
+    flags = ["--from-bus", "redis", "--redis-url", redis.url, "--redis-stream", stream]
+    flags += ["--to-tables", tables.root, "--once", "--bronze-only", "--metrics-port", "0"]
+    assert main(["stream", *flags]) == 0
+    assert tables.read(EVENTS).count() == 2
+    [metrics] = made
+    found = metrics.registry.get_sample_value
+    assert found("tardis_machine_lake_events_total") == 2
+    assert found("tardis_machine_lake_rejected_total") == 1
+    # What Spark's listener tells, which the command has waited for.
+    assert found("tardis_machine_lake_running") == 0
+    assert found("tardis_machine_lake_batch_seconds_count") == 1
 
 
 @pytest.mark.parametrize(

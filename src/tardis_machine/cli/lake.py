@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _PROG: Final = "tardis-machine lake"
 _EXECUTOR_CACHE: Final = 20 << 30
+_LISTENER_S: Final = 30.0
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
@@ -167,6 +168,7 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
         with _told_to_stop() as stopping:
             keep(start, stopping, restarts=config.restarts, started_again=metrics.restarts.inc)
     finally:
+        metrics.wait_for_end(_LISTENER_S)
         tables.spark.streams.removeListener(listener)
     return 0
 

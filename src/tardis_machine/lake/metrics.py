@@ -1,6 +1,7 @@
 """What a stream into the tables tells Prometheus: how far behind it is, what batches brought."""
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ class StreamMetrics:
     """The metrics of one stream: batches tell what they wrote, a listener of Spark's the rest."""
 
     def __init__(self) -> None:
+        self.ended = threading.Event()
         self.registry = CollectorRegistry()
         self.batch_seconds = Histogram(
             f"{_PREFIX}batch_seconds",
@@ -66,6 +68,10 @@ class StreamMetrics:
         """Give what Spark tells about its queries to these metrics."""
         return _Listener(self)
 
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Wait until Spark has told all about a query that has ended: it does so behind it."""
+        self.ended.wait(timeout_s)
+
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}{name}", help_text, labels, registry=self.registry)
 
@@ -75,6 +81,7 @@ class _Listener(StreamingQueryListener):
         self._metrics = metrics
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self._metrics.ended.clear()
         self._metrics.running.set(1)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
@@ -90,3 +97,4 @@ class _Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         self._metrics.running.set(0)
+        self._metrics.ended.set()
