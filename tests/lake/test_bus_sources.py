@@ -209,7 +209,7 @@ def test_kinesis_follows_shards_and_names_what_was_trimmed(ministack: Ministack)
     assert values(reader, old, reader.latestOffset(old, TEN)) == [b"more"]
     # A stream of the same name is another one.
     own.client.delete_stream(StreamName=own.name)
-    time.sleep(0.01)
+    time.sleep(1)  # it is told in whole seconds when a stream was made
     own.client.create_stream(StreamName=own.name, ShardCount=1)
     with pytest.raises(LakeError, match=r"its sequences are others. Use a new --checkpoint"):
         reader.latestOffset(merged, TEN)
