@@ -48,15 +48,15 @@ lint:
 types:
 	$(BIN)/mypy
 
-# What needs a JVM runs beside the rest, one Spark and one Kafka at a time, and is printed after it.
-JAVA_TESTS := $(VENV)/java-tests.txt
+# What needs Spark runs beside the rest, and is printed after it: most of both is waiting.
+SPARK_TESTS := $(VENV)/spark-tests.txt
 
 unit:
-	@set -m; $(BIN)/python -m pytest -m "kafka or spark" >$(JAVA_TESTS) 2>&1 & java=$$!; \
-	trap 'kill -INT $$java 2>/dev/null && wait $$java' EXIT; trap 'exit 130' INT TERM; \
-	failed=0; $(BIN)/python -m pytest -m "not (kafka or spark)" || failed=$$?; \
-	echo "Waiting for the tests that need a JVM: tail -f $(JAVA_TESTS)"; \
-	wait $$java || failed=$$?; cat $(JAVA_TESTS); exit $$failed
+	@set -m; $(BIN)/python -m pytest -m spark >$(SPARK_TESTS) 2>&1 & spark=$$!; \
+	trap 'kill -INT $$spark 2>/dev/null && wait $$spark' EXIT; trap 'exit 130' INT TERM; \
+	failed=0; $(BIN)/python -m pytest -m "not spark" || failed=$$?; \
+	echo "Waiting for the tests that need Spark: tail -f $(SPARK_TESTS)"; \
+	wait $$spark || failed=$$?; cat $(SPARK_TESTS); exit $$failed
 
 soak: setup java ## 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
 	FUZZ_CASES=2500 $(BIN)/python -m pytest --timeout 3600 tests/clients/test_fuzz.py
