@@ -62,6 +62,22 @@ async def test_a_loop_goes_on_where_another_was_left(asked: Asked) -> None:
     assert got == messages
 
 
+def test_a_loop_left_at_a_disconnect_loses_nothing() -> None:
+    def asked() -> MessageReplay[Any, Any]:
+        return replay("deribit", with_disconnects=True, **WHOLE)
+
+    messages = list(asked())
+    left = asked()
+    got = []
+    for message in left:
+        got.append(message)
+        if message is None:
+            break
+    assert len(got) < len(messages)
+    got.extend(left)
+    assert got == messages
+
+
 @each_kind
 async def test_a_second_reading_is_an_error(asked: Asked) -> None:
     read = asked()
