@@ -16,7 +16,7 @@ class SparkConfig(Section, title="Spark"):
     """Where the work is done."""
 
     master: str | None = setting(
-        None, help="Spark master; local[*] unless SPARK_REMOTE or spark-submit say otherwise"
+        None, help="Spark master; local[*] unless spark-submit says otherwise"
     )
     spark: dict[str, str] = setting(
         {}, help="any setting of Spark", parse=pairs, metavar="spark.NAME=VALUE,…"
