@@ -131,8 +131,7 @@ def test_a_delivery_that_dies_is_unhealthy_and_begins_anew(
     publisher.start()
     healthy = [publisher.snapshot().buses["file"].statistics.healthy]
     deadline = time.monotonic() + 60
-    while not publisher.drained() and time.monotonic() < deadline:
-        publisher.tick()
+    while not publisher.settle() and time.monotonic() < deadline:
         statistics = publisher.snapshot().buses["file"].statistics
         if statistics.healthy != healthy[-1]:
             healthy.append(statistics.healthy)
@@ -182,6 +181,21 @@ def test_a_log_is_delivered_up_to_what_another_version_wrote(
     assert segment_path(kept, 0).read_bytes() == content
     account = publisher.snapshot().buses["file"].account
     assert_balanced(account, journalled=100, delivered=100)
+
+
+def test_a_log_that_is_delivered_while_nobody_looks_is_removed_all_the_same(
+    journal: Path, deliver: Deliver, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Publisher.tick
+
+    def look_and_tarry(publisher: Publisher) -> None:
+        look(publisher)
+        time.sleep(0.3)  # long enough for all to be delivered just after the look
+
+    monkeypatch.setattr(Publisher, "tick", look_and_tarry)
+    log(journal, {"file": file}, 100).close()
+    deliver({"file": file})
+    assert not Directory(journal).logs()
 
 
 @pytest.mark.parametrize("torn", ["log.json", "000000000000.skip"])

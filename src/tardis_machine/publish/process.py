@@ -139,7 +139,7 @@ class Process:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
         if not self._input.gone:
             return False
-        return self._publisher.drained() or self._directory.asked_for_lock()
+        return self._publisher.settle() or self._directory.asked_for_lock()
 
     def _listen(self) -> None:
         command = self._input.next(_TICK_S)

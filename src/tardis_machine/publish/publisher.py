@@ -87,13 +87,15 @@ class Publisher:
             if log.finished() and all(delivery.drained(log) for delivery in owed):
                 self._finish(log, owed)
 
-    def drained(self) -> bool:
-        """Tell whether every log whose writer is gone has been delivered."""
-        return all(
+    def settle(self) -> bool:
+        """Tick; tell whether every log whose writer was gone before is delivered and dealt with."""
+        drained = all(
             all(delivery.drained(log) for delivery in self._owed(log))
             for log in self.directory.logs()
             if log.finished() and log.name not in self._gone
         )
+        self.tick()  # afterwards: what is drained by now is deleted or set aside by this
+        return drained
 
     def drain(self, deadline: float | None, told: threading.Event | None = None) -> bool:
         """Deliver all finished logs; False if the deadline came first, or somebody `told` so."""
@@ -101,8 +103,7 @@ class Publisher:
         for delivery in self._deliveries.values():
             delivery.drain()
         while True:
-            self.tick()
-            if self.drained():
+            if self.settle():
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
