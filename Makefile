@@ -58,7 +58,8 @@ unit:
 	echo "Waiting for the tests that need Spark: tail -f $(SPARK_TESTS)"; \
 	wait $$spark || failed=$$?; cat $(SPARK_TESTS); exit $$failed
 
-soak: setup java ## 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
+soak: setup java ## new examples for properties, 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
+	$(BIN)/python -m pytest --hypothesis-profile "look further" -m "hypothesis and not spark"
 	FUZZ_CASES=2500 $(BIN)/python -m pytest --timeout 3600 tests/clients/test_fuzz.py
 	$(BIN)/python -m pytest tests/publish/soak.py tests/live/soak.py
 
