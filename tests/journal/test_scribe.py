@@ -13,6 +13,7 @@ from tardis_machine.journal import (
     Directory,
     Entry,
     Flow,
+    Gap,
     JournalFullError,
     Provenance,
     Reader,
@@ -47,12 +48,23 @@ def scribe(tmp_path: Path) -> Iterator[Open]:
             each.close()
 
 
-def positions(path: Path) -> list[int | str]:
-    found: list[int | str] = []
+def entries(path: Path) -> list[Entry | Gap]:
+    found: list[Entry | Gap] = []
     for log in Directory(path).logs():
         reader = Reader(log, 0, 0, 0)
         while (each := reader.read()) is not None:
-            found.append(each.position if isinstance(each, Entry) else each.reason)
+            found.append(each)
+    return found
+
+
+def positions(path: Path) -> list[int | str]:
+    """Give the position of each message, and why some are missing."""
+    found: list[int | str] = []
+    for each in entries(path):
+        if isinstance(each, Gap):
+            found.append(each.reason)
+        else:
+            found += range(each.position, each.position + each.messages)
     return found
 
 
@@ -69,6 +81,53 @@ async def test_entries_are_written_in_order(scribe: Open, tmp_path: Path) -> Non
     assert all(ticket.done for ticket in tickets)
     journal.close()
     assert positions(tmp_path) == list(range(50))
+
+
+async def test_small_entries_of_a_flow_that_come_together_become_one(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not over what is missing, nor with what takes no position, and not without bounds."""
+    journal = scribe()
+    reached, free = threading.Event(), threading.Event()
+    real = os.writev
+
+    def hanging(fd: int, parts: Sequence[bytes]) -> int:
+        reached.set()
+        assert free.wait(60)
+        return real(fd, parts)
+
+    monkeypatch.setattr(os, "writev", hanging)
+    mine, other = flow(request="mine"), flow(WhenFull.DROP, request="other")
+    tickets = [journal.submit(mine, b"first\n", 1, 0)]
+    await until(reached.is_set)  # whatever follows is taken at once
+    tickets += [journal.submit(mine, b"a%d\n" % number, 1, number) for number in (1, 2)]
+    tickets.append(journal.submit(other, b"b0\n", 1, 0))
+    tickets.append(journal.submit(mine, b"a3\na4\n", 2, 3))
+    tickets.append(journal.submit(mine, b"hidden\n", 1, 5, hidden=True))
+    tickets.append(journal.submit(mine, b"a5\n", 1, 5))
+    tickets.append(journal.submit(mine, b"a7\n", 1, 7))
+    tickets.append(journal.submit(other, b"y" * 70_000 + b"\n", 1, 1))
+    tickets.append(journal.submit(other, b"b2\n", 1, 2))
+    free.set()
+    for ticket in tickets:
+        await ticket
+    journal.close()
+    found = [each for each in entries(tmp_path) if isinstance(each, Entry)]
+    assert [each.data for each in found if each.provenance == mine.provenance] == [
+        b"first\n",
+        b"a1\na2\na3\na4\n",
+        b"hidden\n",
+        b"a5\n",
+        b"a7\n",
+    ]
+    assert [
+        (e.position, e.messages, e.hidden) for e in found if e.provenance != mine.provenance
+    ] == [
+        (0, 1, False),
+        (1, 1, False),
+        (2, 1, False),
+    ]
+    assert sum(each.messages for each in found) == journal.writer.messages == 11
 
 
 @pytest.mark.parametrize("call", ["writev", "fdatasync"])

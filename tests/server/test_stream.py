@@ -229,6 +229,37 @@ async def test_everything_live_reaches_the_buses_once(
     assert error.error.subsequent_errors == 1
 
 
+async def test_positions_are_counted_over_all_streams_of_a_response(
+    start: Start, exchange: ScriptedExchange, tmp_path: Path
+) -> None:
+    file = tmp_path / "events.ndjson"
+    served = await start(
+        event_bus={"provider": "file", "path": str(file)},
+        journal={"dir": tmp_path / "journal"},
+        **QUICK,
+    )
+    symbols = ("A", "B")
+    client = await connect(served, [TRADES | {"symbols": [each]} for each in symbols])
+    peers = [await exchange.accepted(), await exchange.accepted()]
+    asked = [str(await peer.received()) for peer in peers]
+    first = next(peer for peer, text in zip(peers, asked, strict=True) if "trade:A" in text)
+    second = next(peer for peer in peers if peer is not first)
+    for price in range(0, 4, 2):
+        await first.send(bitmex_trade(price, "A"))
+        await next_message(client)
+        await second.send(bitmex_trade(price + 1, "B"))
+        await next_message(client)
+    await client.close()
+    await served.machine.stop()
+    found = [each for each in events(file) if each.WhichOneof("payload") == "trade"]
+    assert [(each.position, each.trade.price_str) for each in found] == [
+        (0, "0"),
+        (1, "1"),
+        (2, "2"),
+        (3, "3"),
+    ]
+
+
 async def test_errors_of_replays_reach_the_buses_too(
     start: Start, tardis_api: TardisApi, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ live flows and `drop` do not wait for that.
 
 Writing. One thread of a server does it, the scribe: it may be held up by the disk, and nobody else.
 A response submits an entry, goes on, and sends it to its client when the entry's ticket is done.
+Small entries of a response that come together are written as one.
 
 Durability. `write(2)` survives any process. Against power loss a thread syncs every interval; a
 cursor that got ahead of the data it points to means that data was delivered. What is renamed into

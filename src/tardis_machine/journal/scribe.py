@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ _SHORTEST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
 _MOST_QUEUED_BYTES: Final = 64 << 20
+_MOST_JOINED_BYTES: Final = 64 << 10
 
 
 class WhenFull(StrEnum):
@@ -112,17 +113,29 @@ class Flow:
 
 
 class _Request:
-    """An entry to be written."""
+    """An entry to be written, and who waits for it."""
 
-    __slots__ = ("count", "data", "flow", "hidden", "position", "ticket")
+    __slots__ = ("count", "data", "flow", "hidden", "position", "tickets")
 
-    def __init__(self, flow: Flow, data: bytes, count: int, position: int, hidden: bool) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        data: bytes,
+        count: int,
+        position: int,
+        hidden: bool,
+        tickets: list[Ticket],
+    ) -> None:
         self.flow = flow
         self.data = data
         self.count = count
         self.position = position
         self.hidden = hidden
-        self.ticket = Ticket()
+        self.tickets = tickets
+
+    def settle(self, error: Exception | None = None) -> None:
+        for ticket in self.tickets:
+            ticket.settle(error)
 
 
 class Scribe:
@@ -157,14 +170,15 @@ class Scribe:
         self, flow: Flow, data: bytes, count: int, position: int, *, hidden: bool = False
     ) -> Ticket:
         """Have an entry written; nothing of it may be sent before its ticket is done."""
-        request = _Request(flow, data, count, position, hidden)
+        ticket = Ticket()
+        request = _Request(flow, data, count, position, hidden, [ticket])
         queued = self._submitted - self._taken
         if flow.when_full is WhenFull.DROP and queued > _MOST_QUEUED_BYTES:
             self._lose(request)  # the disk hangs, and memory has an end
         else:
             self._submitted += len(data)
             self._new.put(request)
-        return request.ticket
+        return ticket
 
     def close(self) -> None:
         """Write what has been submitted, as far as there is room, and end the log."""
@@ -183,14 +197,11 @@ class Scribe:
             if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
                 self._look()
         for request in self._paced:
-            request.ticket.settle(JournalClosedError("the journal was closed"))
+            request.settle(JournalClosedError("the journal was closed"))
 
-    def _write(self, requests: list[_Request | None]) -> None:
+    def _write(self, requests: Iterable[_Request]) -> None:
         """Write what does not wait, and line up what does."""
-        for request in requests:
-            if request is None:
-                self._closed = True
-                continue
+        for request in _joined(requests):
             self._taken += len(request.data)
             if request.flow.when_full is WhenFull.PACE:
                 self._paced.append(request)
@@ -223,13 +234,17 @@ class Scribe:
         except Exception:  # noqa: BLE001 - the next look may do better
             _log.exception("journal cannot be looked at")
 
-    def _take(self) -> list[_Request | None]:
+    def _take(self) -> list[_Request]:
         """Take all that was submitted; wait for it, but not longer than for room."""
-        found: list[_Request | None] = []
+        found: list[_Request] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._new.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S))
+            request = self._new.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S)
             while True:
-                found.append(self._new.get_nowait())
+                if request is None:
+                    self._closed = True
+                else:
+                    found.append(request)
+                request = self._new.get_nowait()
         return found
 
     def _write_paced(self) -> None:
@@ -261,7 +276,7 @@ class Scribe:
         """Write an entry; False if it does not fit. Its flow ends if the disk is broken."""
         flow = request.flow
         if flow.error is not None:
-            request.ticket.settle(flow.error)
+            request.settle(flow.error)
             return True
         try:
             if not self.writer.append(
@@ -275,7 +290,7 @@ class Scribe:
         except Exception as error:  # noqa: BLE001 - whoever submitted it learns of it
             self._fail(request, error)
             return True
-        self._written.append(request.ticket)
+        self._written += request.tickets
         return True
 
     def _lose(self, request: _Request) -> None:
@@ -283,7 +298,7 @@ class Scribe:
         self.lost += request.count
         if self._lost_said.allow() is not None:
             _log.error("disk full or stuck: messages not published", extra={"lost": self.lost})
-        request.ticket.settle()
+        request.settle()
 
     def _fail(self, request: _Request, error: Exception) -> None:
         """End the flow of an entry that could not be written, if it is one that can end."""
@@ -293,4 +308,39 @@ class Scribe:
             self._lose(request)
             return
         request.flow.error = error
-        request.ticket.settle(error)
+        request.settle(error)
+
+
+def _joined(requests: Iterable[_Request]) -> list[_Request]:
+    """Make one entry of small ones of a flow: whoever reads the journal pays for each."""
+    runs: list[list[_Request]] = []
+    latest: dict[Flow, tuple[list[_Request], int]] = {}
+    for request in requests:
+        run, size = latest.get(request.flow, ([], 0))
+        size += len(request.data)
+        if run and size <= _MOST_JOINED_BYTES and _follows(request, run[-1]):
+            run.append(request)
+        else:
+            run, size = [request], len(request.data)
+            runs.append(run)
+        latest[request.flow] = run, size
+    return [_join(run) for run in runs]
+
+
+def _follows(request: _Request, last: _Request) -> bool:
+    hidden = request.hidden or last.hidden
+    return not hidden and request.position == last.position + last.count
+
+
+def _join(run: list[_Request]) -> _Request:
+    first = run[0]
+    if len(run) == 1:
+        return first
+    return _Request(
+        first.flow,
+        b"".join([each.data for each in run]),
+        sum([each.count for each in run]),
+        first.position,
+        False,
+        [ticket for each in run for ticket in each.tickets],
+    )

@@ -11,7 +11,7 @@ from tardis_machine.live.resources import Resources
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.options import StreamNormalizedOptions
 
-OpenJournal = Callable[[StreamNormalizedOptions], Journal | None]
+OpenJournal = Callable[[], Journal | None]
 _Key = tuple[str, tuple[str, ...], tuple[str, ...] | None, int, frozenset[str], bool]
 
 
@@ -33,8 +33,10 @@ class Hub:
     def join(self, options: Sequence[StreamNormalizedOptions], listener: Listener) -> "Joined":
         """Listen to one or several streams; all are checked before any is connected."""
         wanted = {_key(each, options): each for each in options}
+        # One for all streams of a response, whose positions it counts.
+        journal = None if self._open_journal is None else self._open_journal()
         made = {
-            key: Feed(each, key[4], self.resources, self._journal(each))
+            key: Feed(each, key[4], self.resources, journal if each.publish else None)
             for key, each in wanted.items()
             if key not in self._feeds
         }
@@ -61,11 +63,6 @@ class Hub:
         self._feeds.clear()
         await asyncio.gather(*(feed.stop() for feed in feeds), *self._stopping)
         await self.resources.close()
-
-    def _journal(self, options: StreamNormalizedOptions) -> Journal | None:
-        if self._open_journal is None or not options.publish:
-            return None
-        return self._open_journal(options)
 
 
 class Joined:

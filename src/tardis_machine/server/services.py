@@ -87,10 +87,10 @@ class Services:
         source = self.history.source
         return {} if source is None else {"X-Sample-Data": source}
 
-    def live_journal(self, options: StreamNormalizedOptions) -> Journal | None:
-        """Open the journal of a live stream; its clients share it, and the first one's ids."""
+    def live_journal(self) -> Journal | None:
+        """Open the journal of live streams; their clients share it, and the first one's ids."""
         route = "/ws-stream-normalized"
-        return self.journal((options,), flow="ws-stream", transport="ws", route=route)
+        return self.journal((), flow="ws-stream", transport="ws", route=route)
 
     def journal(
         self,
