@@ -59,6 +59,14 @@ class Reader:
         """Give the size of the piece in memory."""
         return len(self._buffer)
 
+    @property
+    def ready(self) -> bool:
+        """Tell whether the piece in memory has an entry yet."""
+        try:
+            return self._complete()
+        except entry.CorruptError:
+            return False
+
     def read(self) -> entry.Entry | Gap | None:
         """Give the next entry or gap; None if there is none, for now or (log finished) for good.
 

@@ -180,7 +180,9 @@ class Delivery:
     # The feeder.
 
     def _run_feeder(self) -> None:
-        idle_s = _SHORTEST_IDLE_S
+        # A batch is waited for anyway: looking more often than it takes to fill costs, and no more.
+        shortest_s = max(_SHORTEST_IDLE_S, min(self._limits.delay_s / 4, _LONGEST_IDLE_S))
+        idle_s = shortest_s
         while self._wait_for_room():
             try:
                 with self._turn:
@@ -189,7 +191,7 @@ class Delivery:
                 self._note(f"the journal cannot be read: {error}")
                 fed, idle_s = False, _WAKE_S
             if fed:
-                idle_s = _SHORTEST_IDLE_S
+                idle_s = shortest_s
             else:
                 time.sleep(idle_s)
                 idle_s = min(idle_s * 2, _LONGEST_IDLE_S)
@@ -224,7 +226,7 @@ class Delivery:
         for turn in range(_ENTRIES_PER_TURN):
             if self._stopping or not self._has_room():
                 return True
-            finished = track.log.finished()
+            finished = not track.reader.ready and track.log.finished()
             try:
                 found = track.reader.read()
             except OtherVersionError as error:
@@ -295,14 +297,18 @@ class Delivery:
 
     def _enqueue(self, load: Load) -> None:
         load.fed_at = time.monotonic()
+        limits = self._limits
         with self._changed:
+            # In between, the sender only waits for the time of what is there already.
+            first = not self._unsent
             load.track.loads.append(load)
             self._queue.append(load)
             self._unsent += load.open
             self._unsent_bytes += load.weight
             self._held += load.open
             self._held_bytes += load.weight
-            self._changed.notify_all()
+            if first or self._unsent >= limits.records or self._unsent_bytes >= limits.bytes:
+                self._changed.notify_all()
 
     # The sender.
 

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _TELL_S: Final = 0.5
 _GRACE_S: Final = 1.0
+_NICENESS: Final = 5
+"""Where processors are short, a response goes before what is published of it."""
 SILENT_S: Final = 10.0
 """How long nobody hears of a publisher before it counts as stuck."""
 
@@ -197,6 +199,7 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
     tune()
+    os.nice(_NICENESS)
     try:
         code = Process(settings, int(sys.argv[1])).run()
     except Exception:  # noqa: BLE001 - whatever it was, threads must not keep the process
