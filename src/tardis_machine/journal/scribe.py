@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from tardis_machine.errors import TardisMachineError
@@ -57,43 +58,64 @@ class Ticket:
     has to be woken.
     """
 
-    __slots__ = ("_error", "_loop", "_waiter", "done")
+    __slots__ = ("_calls", "_error", "_loop", "done")
 
     def __init__(self) -> None:
         self.done = False
         self._error: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._calls: list[Callable[[], None]] = []
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.done:
-            waiter = self._wait()
-            if not self.done:  # else it was just too late to be told
-                yield from waiter
+            waiter = asyncio.get_running_loop().create_future()
+            self.when_done(partial(_wake, waiter))
+            yield from waiter
         if self._error is not None:
             raise self._error
 
     def when_done(self, call: Callable[[], None]) -> None:
         """Have something called by this event loop, soon after the ticket is done."""
-        waiter = self._wait()
-        waiter.add_done_callback(lambda _: call())
-        if self.done:
-            _wake(waiter)
-
-    def _wait(self) -> "asyncio.Future[None]":
-        if self._waiter is None:
-            self._loop = asyncio.get_running_loop()
-            self._waiter = self._loop.create_future()
-        return self._waiter
+        self._loop = asyncio.get_running_loop()
+        self._calls.append(call)
+        if self.done:  # and it was perhaps just too late to be told
+            self._loop.call_soon(self.tell)
 
     def settle(self, error: Exception | None = None) -> None:
         """Keep the promise, or say why not; by the thread that writes."""
+        settle_all((self,), error)
+
+    def keep(self, error: Exception | None) -> asyncio.AbstractEventLoop | None:
+        """Settle it; give the event loop that has to `tell`, if anyone waits."""
         self._error = error
         self.done = True
-        waiter = self._waiter
-        if waiter is not None and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(_wake, waiter)
+        return self._loop if self._calls else None
+
+    def tell(self) -> None:
+        """Call what waits for it; in its event loop."""
+        calls, self._calls = self._calls, []
+        for call in calls:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - nobody else's wait is to suffer from it
+                _log.exception("what waited for the journal failed")
+
+
+def settle_all(tickets: Iterable[Ticket], error: Exception | None = None) -> None:
+    """Settle tickets; each event loop that waits for any of them is woken once."""
+    waited: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+    for ticket in tickets:
+        loop = ticket.keep(error)
+        if loop is not None:
+            waited.setdefault(loop, []).append(ticket)
+    for loop, those in waited.items():
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(_tell_all, those)
+
+
+def _tell_all(tickets: Iterable[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.tell()
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:
@@ -134,8 +156,7 @@ class _Request:
         self.tickets = tickets
 
     def settle(self, error: Exception | None = None) -> None:
-        for ticket in self.tickets:
-            ticket.settle(error)
+        settle_all(self.tickets, error)
 
 
 class Scribe:
@@ -221,8 +242,7 @@ class Scribe:
             except OSError as failure:
                 _log.exception("journal cannot be synced")
                 error = failure
-        for ticket in written:
-            ticket.settle(error)
+        settle_all(written, error)
 
     def _look(self) -> None:
         """See how full the journal is, and leave room to others when there is nothing to do."""
