@@ -2,32 +2,32 @@
 
     python -m benchmarks.live [--seconds 20] [--only 10,000]
 
-Starts an exchange, a server that streams from it and a client, each a process of its own, and
-prints how long trades take from the exchange's `send` to the client (and to a NATS consumer), and
-the server's CPU and peak memory. The exchange writes the time of sending into each trade's id. A
-recorded minute is 20,000 messages of trades and books of bitmex over one connection; "as fast as
+Starts an exchange, a server that streams from it, a client and a NATS consumer, each a process of
+its own, and prints how long trades take from the exchange's `send` to the client and the consumer,
+and the server's CPU and peak memory. The exchange writes the time of sending into each trade's id.
+A recorded minute is 20,000 messages of trades and books of bitmex over one connection; "as fast as
 possible" measures the rate that is held, its latency is queueing.
 """
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-import nats
 import picows
-from aiohttp import web
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
 from benchmarks.replay import PER_MINUTE, _cpu_s, _free_ports, _peak_mb
@@ -38,6 +38,7 @@ from tests.servers.nats import NatsServer
 
 _ID: Final = re.compile(rb'"trdMatchID":"[^"]*"')
 _IDLE_S: Final = 3.0
+_MOST_UNSENT: Final = 1 << 20
 _CONNECTIONS: Final = 20
 _SUBJECT: Final = "bench"
 
@@ -71,29 +72,24 @@ def symbols_of(case: Case) -> list[list[str]]:
 # The exchange
 
 
+class _Subscriber(picows.WSListener):
+    """A connection of the server's; it counts once it has subscribed."""
+
+    def __init__(self, subscribed: list[picows.WSTransport]) -> None:
+        self._subscribed = subscribed
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        if frame.msg_type == picows.WSMsgType.TEXT and transport not in self._subscribed:
+            self._subscribed.append(transport)
+
+
 async def exchange(port: int, case: Case, seconds: float) -> None:
     """Wait for all connections to subscribe, send, and stay."""
-    sockets: list[web.WebSocketResponse] = []
-    ready = asyncio.Event()
-
-    async def accept(request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(compress=False)
-        await socket.prepare(request)
-        await socket.receive()
-        sockets.append(socket)
-        if len(sockets) == len(symbols_of(case)):
-            ready.set()
-        async for _ in socket:
-            pass
-        return socket
-
-    app = web.Application()
-    app.router.add_get("/{path:.*}", accept)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    sockets: list[picows.WSTransport] = []
+    await picows.ws_create_server(lambda _: _Subscriber(sockets), "127.0.0.1", port)
     print("ready", flush=True)
-    await ready.wait()
+    while len(sockets) < len(symbols_of(case)):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
     if case.rate:
         await _send_trades(sockets, case, seconds)
@@ -102,32 +98,33 @@ async def exchange(port: int, case: Case, seconds: float) -> None:
     await asyncio.sleep(3600)
 
 
-async def _send_trades(
-    sockets: Sequence[web.WebSocketResponse], case: Case, seconds: float
-) -> None:
+async def _send_trades(sockets: Sequence[picows.WSTransport], case: Case, seconds: float) -> None:
     began = time.monotonic()
     turns = itertools.cycle(range(len(sockets)))
     sent = 0
     while (elapsed := time.monotonic() - began) < seconds:
         while sent < elapsed * case.rate:
             number = next(turns)
-            await sockets[number].send_str(
-                '{"table":"trade","action":"insert","data":[{"timestamp":'
-                f'"2024-03-01T00:00:00.500Z","symbol":"S{number:02}USD","side":"Buy","size":100,'
-                f'"price":61130.5,"trdMatchID":"{time.monotonic_ns()}"}}]}}'
+            message = (
+                b'{"table":"trade","action":"insert","data":[{"timestamp":'
+                b'"2024-03-01T00:00:00.500Z","symbol":"S%02dUSD","side":"Buy","size":100,'
+                b'"price":61130.5,"trdMatchID":"%d"}]}' % (number, time.monotonic_ns())
             )
+            sockets[number].send(picows.WSMsgType.TEXT, message)
             sent += 1
         await asyncio.sleep(0.001)
 
 
-async def _send_minute(socket: web.WebSocketResponse, speed: float) -> None:
+async def _send_minute(connection: picows.WSTransport, speed: float) -> None:
     began = time.monotonic()
     for offset, message in _minute():
         wait = offset / speed - (time.monotonic() - began)
         if wait > 0.001:
             await asyncio.sleep(wait)
+        while connection.underlying_transport.get_write_buffer_size() > _MOST_UNSENT:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         now = b'"trdMatchID":"%d"' % time.monotonic_ns()
-        await socket.send_str(_ID.sub(now, message).decode())
+        connection.send(picows.WSMsgType.TEXT, _ID.sub(now, message))
 
 
 def _minute() -> Iterator[tuple[float, bytes]]:
@@ -166,32 +163,67 @@ class _Reader(picows.WSListener):
             self.latencies.append(now - int(payload[at : payload.index(b'"', at)]))
 
 
-async def client(url: str, nats_url: str) -> None:
+async def client(url: str) -> None:
     """Read until nothing comes any more; print what was found as JSON."""
-    published: list[int] = []
-    bus = None
-    if nats_url:
-        bus = await nats.connect(nats_url)
-
-        async def take(message: nats.aio.msg.Msg) -> None:
-            event = pb.NormalizedEvent.FromString(message.data)
-            published.append(time.monotonic_ns() - int(event.trade.trade_id))
-
-        await bus.subscribe(f"{_SUBJECT}.>", cb=take)
     transport, reader = await picows.ws_connect(_Reader, url, max_frame_size=1 << 26)
     assert isinstance(reader, _Reader)
     while not reader.last or time.monotonic() - reader.last < _IDLE_S:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
     transport.disconnect()
-    if bus is not None:
-        await bus.close()
     found = {
         "messages": reader.messages,
         "seconds": reader.last - reader.first,
         "latency": _percentiles(reader.latencies),
-        "published": _percentiles(published),
     }
     print(json.dumps(found))
+
+
+# The consumer
+
+
+def consumer(port: int) -> None:
+    """Take events from the subject until none comes any more; print how long they took.
+
+    A socket and no client library: ten thousand events a second would keep one busy.
+    """
+    latencies: list[int] = []
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        server.sendall(
+            b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s.> 1\r\nPING\r\n'
+            % _SUBJECT.encode()
+        )
+        buffer = b""
+        with contextlib.suppress(TimeoutError):
+            while received := server.recv(1 << 20):
+                now = time.monotonic_ns()
+                buffer += received
+                events, rest = _events(buffer)
+                buffer = buffer[rest:]
+                latencies += [now - int(event.trade.trade_id) for event in events]
+                if b"PING\r\n" in received:
+                    server.sendall(b"PONG\r\n")
+                if b"PONG" in received and not latencies:
+                    print("ready", flush=True)
+                if latencies:
+                    server.settimeout(_IDLE_S)
+    print(json.dumps({"events": len(latencies), "latency": _percentiles(latencies)}))
+
+
+def _events(buffer: bytes) -> tuple[list[pb.NormalizedEvent], int]:
+    """Read the messages that are whole, `HMSG subject sid header-bytes bytes` each; and how far."""
+    events = []
+    at = 0
+    while (end := buffer.find(b"\r\n", at)) >= 0:
+        words = buffer[at:end].split()
+        if words[0] != b"HMSG":
+            at = end + 2
+            continue
+        start, size = end + 2 + int(words[-2]), end + 2 + int(words[-1])
+        if size + 2 > len(buffer):
+            break
+        events.append(pb.NormalizedEvent.FromString(buffer[start:size]))
+        at = size + 2
+    return events, at
 
 
 def _percentiles(times: list[int]) -> list[float]:
@@ -223,6 +255,11 @@ def run(case: Case, seconds: float) -> str:
             flags += ["--nats-servers", broker.url, "--nats-subject", f"{_SUBJECT}.all"]
             flags += ["--nats-stream", _SUBJECT, "--nats-create"]
             flags += ["--journal-dir", f"{folder}/journal"]
+        taker = None
+        if broker is not None:
+            taker = subprocess.Popen(
+                [*role, "--consumer", str(broker.port)], stdout=subprocess.PIPE, cwd=here
+            )
         command = "import sys; from tardis_machine.cli import main; sys.exit(main())"
         server = subprocess.Popen(
             [sys.executable, "-c", command, *flags],
@@ -233,20 +270,28 @@ def run(case: Case, seconds: float) -> str:
             assert sender.stdout is not None
             assert server.stderr is not None
             sender.stdout.readline()
+            if taker is not None:
+                assert taker.stdout is not None
+                taker.stdout.readline()
             while b"listening" not in (line := server.stderr.readline()):
                 if not line:
                     raise RuntimeError("the server did not start")
             before = _cpu_s(server.pid)
             options = quote(json.dumps([_options(each, case) for each in symbols_of(case)]))
             url = f"ws://127.0.0.1:{port + 1}/ws-stream-normalized?options={options}"
-            where = broker.url if broker is not None else ""
-            output = subprocess.check_output([*role, "--client", url, where], cwd=here)
-            found = json.loads(output)
-            return _report(case, found, _cpu_s(server.pid) - before, _peak_mb(server.pid))
+            found = json.loads(subprocess.check_output([*role, "--client", url], cwd=here))
+            cost = _cpu_s(server.pid) - before, _peak_mb(server.pid)
+            taken = None
+            if taker is not None:
+                taken = json.loads(taker.communicate(timeout=60)[0])
+                if taken["events"] != found["messages"]:
+                    raise RuntimeError(f"{taken['events']} events of {found['messages']} messages")
+            return _report(case, found, taken, *cost)
         finally:
-            for process in (sender, server):
-                process.terminate()
-                process.communicate(timeout=60)
+            for process in (sender, server, taker):
+                if process is not None:
+                    process.terminate()
+                    process.communicate(timeout=60)
             if broker is not None:
                 broker.stop()
 
@@ -256,16 +301,18 @@ def _options(symbols: Sequence[str], case: Case) -> dict[str, object]:
     return {"exchange": "bitmex", "symbols": symbols, "dataTypes": types, "timeoutIntervalMS": 0}
 
 
-def _report(case: Case, found: dict[str, list[float]], cpu_s: float, peak_mb: float) -> str:
-    messages, seconds = float(found["messages"]), float(found["seconds"])  # type: ignore[arg-type]
+def _report(
+    case: Case, found: dict[str, Any], taken: dict[str, Any] | None, cpu_s: float, peak_mb: float
+) -> str:
+    messages, seconds = found["messages"], found["seconds"]
     p50, p99, p999 = found["latency"]
     goal = ""
     if case.goal_ms is not None:
         goal = f"p99 ≤ {case.goal_ms:g} {'✓' if p99 <= case.goal_ms else '✗'}"
     bus = ""
-    if found["published"]:
-        late = found["published"][1]
-        bus = f"{found['published'][0]:.1f} / {late:.1f} {'✓' if late <= 50 else '✗'}"
+    if taken is not None:
+        middle, late, _ = taken["latency"]
+        bus = f"{middle:.1f} / {late:.1f} {'✓' if late <= 50 else '✗'}"
     return (
         f"| {case.name} | {messages / seconds:,.0f}/s | {p50:.2f} / {p99:.2f} / {p999:.2f} "
         f"| {goal} | {bus} | {cpu_s / messages * 1e6:.1f} | {peak_mb:.0f} |"
@@ -277,14 +324,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--only", default="", help="only cases whose line contains this text")
     parser.add_argument("--exchange", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--consumer", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.exchange:
         port, number = map(int, arguments.exchange)
         asyncio.run(exchange(port, CASES[number], arguments.seconds))
         return
     if arguments.client:
-        asyncio.run(client(*arguments.client))
+        asyncio.run(client(arguments.client))
+        return
+    if arguments.consumer:
+        consumer(arguments.consumer)
         return
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores\n\n"
