@@ -294,13 +294,22 @@ class AwsBench(Bench):
         self, wanted: Callable[[dict[str, Any]], bool], code: str, *, sender: bool = False
     ) -> set[str]:
         """Refuse the entries that are wanted inside a success, each once; gives their ids."""
+        return self._refuse(wanted, code, sender=sender, once=True)
+
+    def refuse(self, wanted: Callable[[dict[str, Any]], bool], code: str, *, sender: bool) -> None:
+        """Refuse the entries that are wanted inside a success, as often as they come."""
+        self._refuse(wanted, code, sender=sender, once=False)
+
+    def _refuse(
+        self, wanted: Callable[[dict[str, Any]], bool], code: str, *, sender: bool, once: bool
+    ) -> set[str]:
         refused: set[str] = set()
 
         def fault(call: Call) -> Fault | None:
             found = {}
             for place, entry in enumerate(call.entries):
                 event_id = self.event_id(entry)
-                if event_id not in refused and wanted(entry):
+                if not (once and event_id in refused) and wanted(entry):
                     refused.add(event_id)
                     found[place] = (code, sender)
             return Fault(refuse=found) if found else None

@@ -358,7 +358,7 @@ class TestSqs:
         bus = sqs.make()
         sent = records(bus, 10)
         wanted = sent[4].event.event_id
-        sqs.refuse_once(lambda e: sqs.event_id(e) == wanted, "InvalidMessageContents", sender=True)
+        sqs.refuse(lambda e: sqs.event_id(e) == wanted, "InvalidMessageContents", sender=True)
 
         [failure] = deliver(bus, sent)
 
