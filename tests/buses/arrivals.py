@@ -13,6 +13,8 @@ from nats.js.errors import NotFoundError
 from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent
 from tardis_machine.publish.record import Record
 
+_PAGE = 10_000
+
 
 class Arrival(NamedTuple):
     """A record as a consumer sees it."""
@@ -136,10 +138,13 @@ def from_sqs(client: Any, queue: str) -> list[Arrival]:
 def from_redis(client: Any, stream: str) -> list[Arrival]:
     """Read a stream from the beginning to what is now its end."""
     found = []
-    for _, fields in client.xrange(stream):
-        value = fields.pop(b"value")
-        headers = {name.decode(): text.decode() for name, text in fields.items()}
-        found.append(Arrival(stream, stream, headers, value))
+    page = client.xrange(stream, count=_PAGE)
+    while page:
+        for _, fields in page:
+            value = fields.pop(b"value")
+            headers = {name.decode(): text.decode() for name, text in fields.items()}
+            found.append(Arrival(stream, stream, headers, value))
+        page = client.xrange(stream, min=b"(" + page[-1][0], count=_PAGE)
     client.close()
     return found
 
