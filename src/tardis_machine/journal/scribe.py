@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -220,7 +220,7 @@ class Scribe:
         for request in self._paced:
             request.settle(JournalClosedError("the journal was closed"))
 
-    def _write(self, requests: Iterable[_Request]) -> None:
+    def _write(self, requests: Sequence[_Request]) -> None:
         """Write what does not wait, and line up what does."""
         for request in _joined(requests):
             self._taken += len(request.data)
@@ -331,8 +331,10 @@ class Scribe:
         request.settle(error)
 
 
-def _joined(requests: Iterable[_Request]) -> list[_Request]:
+def _joined(requests: Sequence[_Request]) -> Sequence[_Request]:
     """Make one entry of small ones of a flow: whoever reads the journal pays for each."""
+    if len(requests) <= 1:
+        return requests
     runs: list[list[_Request]] = []
     latest: dict[Flow, tuple[list[_Request], int]] = {}
     for request in requests:
