@@ -412,13 +412,9 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             try:
                 while True:
                     try:
-                        produce(
-                            target.destination,
-                            value,
-                            target.key,
-                            on_delivery=report,
-                            headers=headers,
-                        )
+                        # By place, which takes a fifth less than by name: partition, report and
+                        # its other name, time, headers.
+                        produce(target.destination, value, target.key, -1, report, None, 0, headers)
                         break
                     except BufferError:
                         if time.monotonic() >= deadline:
