@@ -39,6 +39,8 @@ _WINDOW_BYTES: Final = 32 << 20
 _TROUBLED_TIMEOUT_S: Final = 5.0
 """How long an attempt at a destination that failed before may keep the others waiting."""
 _ENTRIES_PER_TURN: Final = 64
+_LOOKS: Final = 4
+"""How often the journal is looked at, at least, in the time that a batch has to fill."""
 _SHORTEST_IDLE_S: Final = 0.001
 _LONGEST_IDLE_S: Final = 0.02
 _WAKE_S: Final = 0.5
@@ -180,8 +182,8 @@ class Delivery:
     # The feeder.
 
     def _run_feeder(self) -> None:
-        # A batch is waited for anyway: looking more often than it takes to fill costs, and no more.
-        shortest_s = max(_SHORTEST_IDLE_S, min(self._limits.delay_s / 4, _LONGEST_IDLE_S))
+        # A batch is waited for anyway: looking more often than it takes to fill only costs.
+        shortest_s = max(_SHORTEST_IDLE_S, min(self._limits.delay_s / _LOOKS, _LONGEST_IDLE_S))
         idle_s = shortest_s
         while self._wait_for_room():
             try:
@@ -296,8 +298,11 @@ class Delivery:
         )
 
     def _enqueue(self, load: Load) -> None:
-        load.fed_at = time.monotonic()
         limits = self._limits
+        # What waited in the journal, behind a batch that was being sent, has less to wait here; a
+        # backlog needs some time still to make full batches.
+        waited_s = max(0.0, time.time() - load.ingest_us / 1e6)
+        load.due = time.monotonic() + max(limits.delay_s - waited_s, limits.delay_s / _LOOKS)
         with self._changed:
             # In between, the sender only waits for the time of what is there already.
             first = not self._unsent
@@ -381,7 +386,7 @@ class Delivery:
             return _WAKE_S
         if self._draining or not self._unsent:
             return 0.0
-        return max(0.0, self._queue[0].fed_at + limits.delay_s - now)
+        return max(0.0, self._queue[0].due - now)
 
     def _take_aside(self, lane: Lane) -> Batch:
         """Take what waits for a destination that failed."""

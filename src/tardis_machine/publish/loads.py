@@ -41,15 +41,16 @@ class Track:
 class Load:
     """An entry or a gap on its way, and what became of its messages so far.
 
-    `records` are those not yet taken for a batch; `open` counts those that are not resolved.
+    `records` are those not yet taken for a batch, which is to go when it is `due`; `open` counts
+    those that are not resolved.
     """
 
     __slots__ = (
         "accepted",
         "context",
         "dead",
+        "due",
         "duplicates",
-        "fed_at",
         "gap",
         "ingest_us",
         "messages",
@@ -77,7 +78,7 @@ class Load:
         self.dead = 0
         self.unencodable = 0
         self.duplicates = 0
-        self.fed_at = 0.0
+        self.due = 0.0
 
     def fill(self, context: Context, records: Sequence[Record]) -> None:
         self.context = context
