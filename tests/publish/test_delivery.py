@@ -23,7 +23,7 @@ from tests.publish.promises import events_of
 from tests.publish.scripted import Fail, ScriptedBus
 
 # Batches are full, on a machine that is busy with something else too.
-LIMITS = Limits(100, 1 << 20, 0.5)
+LIMITS = Limits(100, 1 << 20, 2.0)
 
 
 @pytest.fixture
@@ -93,6 +93,27 @@ def test_a_record_larger_than_a_batch_goes_alone(
     _, bus = deliver(lambda *_: {}, limits=Limits(1_000, 1, 0.0))
     assert {len(batch) for batch in bus.batches} == {1}
     assert len(bus.batches) == 1_000
+
+
+@pytest.mark.parametrize(("age_s", "left_s"), [(0, 1_000), (400, 600), (5_000, 250), (-50, 1_000)])
+def test_what_waited_in_the_journal_has_less_to_wait_for_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: int, left_s: int
+) -> None:
+    """And a backlog long enough for full batches; a clock that was set back changes nothing."""
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns - age_s * 10**9)
+    writer = Writer(tmp_path / "journal", "p", ["scripted"], max_bytes=1 << 24, fsync=None)
+    assert writer.append(encode_provenance(Provenance("p", "r")), lines(5), 5, 0)
+    writer.close()
+    monkeypatch.setattr(time, "time", lambda: now_ns / 1e9)
+    monkeypatch.setattr(time, "monotonic", lambda: 7.0)
+    bus = ScriptedBus(lambda *_: {}, LIMITS._replace(delay_s=1_000))
+    letters = DeadLetters(tmp_path / "dead", "scripted")
+    delivery = Delivery(bus, PublishConfig(), Encoding([frozenset()]), letters, lambda _: None)
+    [log] = Directory(tmp_path / "journal").logs()
+    delivery.follow(log)
+    bus.meanwhile()
+    assert delivery._until_full(7.0) == pytest.approx(left_s, abs=0.001)
 
 
 class Breaking(Encoding):
