@@ -1,9 +1,12 @@
 """Sessions of our own and of others."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -53,6 +56,19 @@ def test_production_settings_are_tested(spark: SparkSession) -> None:
         "SELECT current_timezone(), java_method('java.lang.System', 'getenv', 'TZ')"
     ).collect()
     assert tuple(row) == ("UTC", ZONE)
+
+
+def _parent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_text().replace("\0", " ")
+        yield pa.RecordBatch.from_pydict({"command": [command]})
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(
+    spark: SparkSession,
+) -> None:
+    [row] = spark.range(0, 1, 1, 1).mapInArrow(_parent, "command STRING").collect()
+    assert "-m tardis_machine.lake.workers" in row["command"]
 
 
 ENDS_WITHIN_A_DAY = """

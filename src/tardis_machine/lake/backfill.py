@@ -1,7 +1,8 @@
 """Days of history into the tables: what is done is written down, and only the rest is done."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from tardis_machine.lake.batches import EVENT_KEY
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.manifest import MALFORMED, Count
 from tardis_machine.lake.running import Progress, Report, run_lanes
-from tardis_machine.lake.session import parallelism
+from tardis_machine.lake.session import died, parallelism
 from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
 from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
@@ -19,7 +20,9 @@ from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
 from tardis_machine.lake.units import SILVER as SILVER_LAYER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_COMPACTION: Final = "spark.databricks.delta.autoCompact.enabled"
 
 
 def run(
@@ -44,16 +47,34 @@ def run(
     def writer(unit: Unit) -> Callable[[], manifest.Counts]:
         return UnitWriter(tables, unit, options).write
 
-    return run_lanes(
-        tables.spark,
-        # Parts of one day write to the same files, and would only be in each other's way.
-        list(_by_day(units)),
-        writer,
-        threads=tasks,
-        attempts=attempts,
-        wait_s=wait_s,
-        report=report,
-    )
+    with _uncompacted(tables.spark):
+        return run_lanes(
+            tables.spark,
+            # Parts of one day write to the same files, and would only be in each other's way.
+            list(_by_day(units)),
+            writer,
+            threads=tasks,
+            attempts=attempts,
+            wait_s=wait_s,
+            report=report,
+        )
+
+
+@contextmanager
+def _uncompacted(spark: "SparkSession") -> Iterator[None]:
+    """Let no commit look for small files to join: a unit's are few, and looking costs as much."""
+    if spark.conf.get(_COMPACTION, None) is not None:
+        yield
+        return
+    spark.conf.set(_COMPACTION, "false")
+    try:
+        yield
+    finally:
+        try:
+            spark.conf.unset(_COMPACTION)
+        except Exception as error:
+            if not died(error):  # a session that has ended has no settings either
+                raise
 
 
 class UnitWriter:

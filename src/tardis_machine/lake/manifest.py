@@ -84,4 +84,4 @@ def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
         for (layer, data_type), count in counts.items()
     ]
     rows = tables.spark.createDataFrame(lines, schema_of(MANIFEST.columns))
-    tables.append_once(rows, MANIFEST, Commit(f"backfill/{unit.id}", unit.generation))
+    tables.append_once(rows.coalesce(1), MANIFEST, Commit(f"backfill/{unit.id}", unit.generation))

@@ -99,7 +99,21 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     # Delta's 50 cost seconds a query on tables of a few thousand files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # Its commits would list all files in their checksums as well, which nothing here reads.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+    # Plans are described for a UI that is not there.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.python.daemon.module": "tardis_machine.lake.workers",
+    # Some tasks do not see what a session says of it, and would have workers of their own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    # A small day is over before what its plans run is worth the better compiler's time: that is
+    # for what runs once a row, 40 times later than by default. The collector's barriers are short.
+    "spark.driver.defaultJavaOptions": (
+        "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:Tier4InvocationThreshold=200000 "
+        "-XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=400000 "
+        "-XX:Tier4BackEdgeThreshold=1000000"
+    ),
     "spark.log.level": "ERROR",
 }
 """Defaults on this machine; a setting given to `session` replaces its default."""
@@ -240,8 +254,17 @@ def _own_settings(
         **(LOCAL_SETTINGS if local else {}),
         **given,
     }
+    if "spark.driver.extraJavaOptions" in given and "spark.driver.defaultJavaOptions" not in given:
+        # Whoever chooses flags of the JVM has them alone: two collectors are refused.
+        chosen.pop("spark.driver.defaultJavaOptions", None)
     if "spark.jars.packages" not in chosen:
-        chosen["spark.jars"] = _joined(chosen.get("spark.jars"), map(str, jars(s3=s3)))
+        found = map(str, jars(s3=s3))
+        if where.startswith("local["):
+            # No copies for executors, and classes are found at once, not after all other jars.
+            path = [chosen.get("spark.driver.extraClassPath"), *found]
+            chosen["spark.driver.extraClassPath"] = os.pathsep.join(filter(None, path))
+        else:
+            chosen["spark.jars"] = _joined(chosen.get("spark.jars"), found)
     if "spark.sql.extensions" in given:
         chosen["spark.sql.extensions"] = _joined(given["spark.sql.extensions"], [_DELTA_EXTENSION])
     return chosen
