@@ -193,7 +193,7 @@ class _Batch:
         self._known: dict[_Key, _Known] = {}
         self._next_id = EventIds().next
         # neighbours often have the same local time: what one message caused, came with it
-        self._local = ""
+        self._local: str | None = None
         self._local_time = (0, b"", b"")
 
     def encode(self, message: Any, position: int) -> None:
