@@ -78,10 +78,13 @@ pub fn interleave<'py>(
     })
 }
 
+/// A part's number and its local time.
+type Timed<'a> = (usize, &'a [u8]);
+
 /// The part whose turn it is, and that which comes then, with its local time.
-fn two_least<'a>(parts: &[Part<'a>]) -> Option<(usize, Option<(usize, &'a [u8])>)> {
-    let mut least: Option<(usize, &[u8])> = None;
-    let mut next: Option<(usize, &[u8])> = None;
+fn two_least<'a>(parts: &[Part<'a>]) -> Option<(usize, Option<Timed<'a>>)> {
+    let mut least: Option<Timed> = None;
+    let mut next: Option<Timed> = None;
     for (at, part) in parts.iter().enumerate() {
         let Some(stamp) = part.stamp() else { continue };
         if least.is_none_or(|(_, before)| stamp < before) {

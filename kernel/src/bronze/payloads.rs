@@ -374,6 +374,7 @@ impl Payloads {
         Ok((name, (start, out.len()), Some(local)))
     }
 
+    #[allow(clippy::type_complexity, reason = "what a line says of itself, taken apart at once")]
     fn book_snapshot<'a>(
         &mut self,
         at: &mut Cursor<'a>,
