@@ -4,12 +4,15 @@ use super::book::{EMPTY_LEVEL, Side};
 use crate::numbers::write_float;
 
 /// A group that is shown: its rows (rounding errors may split one), and of how many levels.
+#[derive(Default)]
 struct Shown {
     index: i128,
     /// The rows' text, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
     levels: usize,
+    /// Whether one of its levels has changed since.
+    stale: bool,
 }
 
 /// The first groups of one side: bids round down, asks up, amounts are summed from the best.
@@ -17,12 +20,17 @@ pub struct Groups {
     depth: usize,
     grouping: f64,
     scale: f64,
+    /// From the best on: their indexes fall.
     shown: Vec<Shown>,
+    before: Vec<Shown>,
+    /// Those that are not shown any more, for their memory.
+    spare: Vec<Shown>,
     /// The best level that is not in them: what lies below cannot change them.
     bound: f64,
     touched: bool,
     /// The rows' text.
     pub rows: Vec<u8>,
+    rows_before: Vec<u8>,
 }
 
 impl Groups {
@@ -35,7 +43,18 @@ impl Groups {
             }
             rows.extend_from_slice(EMPTY_LEVEL);
         }
-        Self { depth, grouping, scale, shown: Vec::new(), bound: f64::NEG_INFINITY, touched: false, rows }
+        Self {
+            depth,
+            grouping,
+            scale,
+            shown: Vec::new(),
+            before: Vec::new(),
+            spare: Vec::new(),
+            bound: f64::NEG_INFINITY,
+            touched: false,
+            rows,
+            rows_before: Vec::new(),
+        }
     }
 
     /// Take note of changed levels.
@@ -44,7 +63,9 @@ impl Groups {
             if *key > self.bound {
                 self.touched = true;
                 let index = self.index(side.sign(), *key);
-                self.shown.retain(|group| group.index != index);
+                if let Some(group) = self.shown.iter_mut().find(|group| group.index == index) {
+                    group.stale = true;
+                }
             }
         }
     }
@@ -55,42 +76,57 @@ impl Groups {
             return false;
         }
         self.touched = false;
-        let mut known = std::mem::take(&mut self.shown);
-        let mut rows = Vec::with_capacity(self.rows.len() + 64);
+        std::mem::swap(&mut self.shown, &mut self.before);
+        std::mem::swap(&mut self.rows, &mut self.rows_before);
+        self.rows.clear();
+        let mut next = 0;
         let mut count = 0;
         let mut left = side.keys.len();
         while left > 0 && count < self.depth {
             let index = self.index(side.sign(), side.keys[left - 1]);
-            let group = match known.iter().position(|group| group.index == index) {
-                Some(at) => known.swap_remove(at),
-                None => self.gather(side, index, left),
+            while self.before.get(next).is_some_and(|group| group.index > index) {
+                next += 1;
+            }
+            let group = match self.before.get_mut(next) {
+                Some(known) if known.index == index && !known.stale => {
+                    next += 1;
+                    std::mem::take(known)
+                }
+                _ => {
+                    let mut group = self.spare.pop().unwrap_or_default();
+                    self.gather(&mut group, side, index, left);
+                    group
+                }
             };
             let fitting = group.ends.len().min(self.depth - count);
             if count > 0 {
-                rows.push(b',');
+                self.rows.push(b',');
             }
-            rows.extend_from_slice(&group.text[..group.ends[fitting - 1]]);
+            self.rows.extend_from_slice(&group.text[..group.ends[fitting - 1]]);
             count += fitting;
             left -= group.levels;
             self.shown.push(group);
         }
         self.bound = if left > 0 { side.keys[left - 1] } else { f64::NEG_INFINITY };
         for _ in count..self.depth {
-            if !rows.is_empty() {
-                rows.push(b',');
+            if !self.rows.is_empty() {
+                self.rows.push(b',');
             }
-            rows.extend_from_slice(EMPTY_LEVEL);
+            self.rows.extend_from_slice(EMPTY_LEVEL);
         }
-        let moved = rows != self.rows;
-        self.rows = rows;
-        moved
+        // Those that were taken have left nothing.
+        self.spare.extend(self.before.drain(..).filter(|group| !group.ends.is_empty()));
+        self.spare.truncate(self.depth);
+        self.rows != self.rows_before
     }
 
-    /// The group whose best level is the last of the first `left`.
-    fn gather(&self, side: &Side, index: i128, left: usize) -> Shown {
+    /// Make the group whose best level is the last of the first `left`.
+    fn gather(&self, group: &mut Shown, side: &Side, index: i128, left: usize) {
         let sign = side.sign();
-        let start = side.keys[..left].partition_point(|key| self.index(sign, *key) < index);
-        let mut group = Shown { index, text: Vec::new(), ends: Vec::new(), levels: left - start };
+        let start = self.start(side, index, left);
+        (group.index, group.levels, group.stale) = (index, left - start, false);
+        group.text.clear();
+        group.ends.clear();
         let mut price = self.price(sign, side.keys[left - 1]);
         let mut sum = 0.0;
         for at in (start..left).rev() {
@@ -104,16 +140,37 @@ impl Groups {
             sum += side.sizes[at];
         }
         group.add(price, sum);
-        group
+    }
+
+    /// Where the levels of a group begin. Its border by one division is as good as exact: what is
+    /// next to it tells.
+    fn start(&self, side: &Side, index: i128, left: usize) -> usize {
+        let keys = &side.keys[..left];
+        let is_below = |key: f64| self.index(side.sign(), key) < index;
+        let border = index as f64 * self.grouping;
+        let mut start = keys.partition_point(|key| *key < border);
+        while start < left && is_below(keys[start]) {
+            start += 1;
+        }
+        while start > 0 && !is_below(keys[start - 1]) {
+            start -= 1;
+        }
+        start
     }
 
     /// The ordinal of a level's group; grows with the key, as exact math does.
+    #[inline]
     fn index(&self, sign: f64, key: f64) -> i128 {
         let scaled = sign * key * self.scale;
         let step = self.grouping * self.scale;
-        let remainder = remainder(scaled, step);
-        let index = ((scaled - remainder) / step).round_ties_even() as i128;
-        match (sign < 0.0, remainder > 0.0) {
+        let (index, has_remainder) = match whole(scaled, step) {
+            Some(whole) => (i128::from(whole.number / whole.step), whole.number % whole.step > 0),
+            None => {
+                let remainder = scaled % step;
+                (((scaled - remainder) / step).round_ties_even() as i128, remainder > 0.0)
+            }
+        };
+        match (sign < 0.0, has_remainder) {
             (false, _) => index,
             (true, true) => -index - 1,
             (true, false) => -index,
@@ -133,12 +190,36 @@ impl Groups {
 /// As `%`, which takes ten times as long as the remainder of whole numbers.
 #[inline]
 fn remainder(number: f64, step: f64) -> f64 {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.abs() < EXACT && (1.0..EXACT).contains(&step) && number.fract() == 0.0 && step.fract() == 0.0 {
-        let whole = (number as i64 % step as i64) as f64;
-        return if number.is_sign_negative() && whole == 0.0 { -0.0 } else { whole };
+    match whole(number, step) {
+        Some(whole) => (whole.number % whole.step) as f64 / whole.by,
+        None => number % step,
     }
-    number % step
+}
+
+/// Two numbers, both multiplied by a power of two that makes them whole.
+struct Whole {
+    number: i64,
+    step: i64,
+    by: f64,
+}
+
+/// A double of 1 or more is whole if multiplied by the power of two that gives it 53 digits.
+#[inline]
+fn whole(number: f64, step: f64) -> Option<Whole> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    const BIAS: u64 = 1023;
+    const DIGITS: u64 = 52;
+    if !(1.0..EXACT).contains(&number) {
+        return None;
+    }
+    let exponent = (number.to_bits() >> DIGITS) - BIAS;
+    let by = f64::from_bits((BIAS + DIGITS - exponent) << DIGITS);
+    let scaled_step = step * by;
+    // Beyond that a double is no longer sure to be a whole number, or too large for an i64.
+    if !(1.0..EXACT).contains(&scaled_step) || scaled_step as i64 as f64 != scaled_step {
+        return None;
+    }
+    Some(Whole { number: (number * by) as i64, step: scaled_step as i64, by })
 }
 
 impl Shown {
