@@ -28,6 +28,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Go past the name of a key, with its quotes and colon, if it comes next.
+    #[inline]
+    pub fn skip_name(&mut self, name: &[u8]) -> bool {
+        let Some((head, rest)) = self.rest.split_at_checked(name.len()) else { return false };
+        let found = same(head, name);
+        if found {
+            self.rest = rest;
+        }
+        found
+    }
+
     #[inline]
     pub fn expect(&mut self, text: &[u8]) -> Result<(), Odd> {
         if self.skip(text) { Ok(()) } else { Err(Odd) }
@@ -77,6 +88,20 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Tell whether short texts of the same length are the same; a library's function takes longer.
+#[inline]
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let (ones, others) = (one.chunks_exact(8), other.chunks_exact(8));
+    let (one_rest, other_rest) = (ones.remainder(), others.remainder());
+    ones.zip(others).all(|(one, other)| word(one) == word(other))
+        && one_rest.iter().zip(other_rest).all(|(one, other)| one == other)
+}
+
+#[inline]
+fn word(eight: &[u8]) -> u64 {
+    u64::from_le_bytes(eight.try_into().unwrap_or_default())
+}
+
 /// How many bytes from the start on are plain ASCII: no quote, backslash or control character.
 #[inline]
 fn plain_length(text: &[u8]) -> usize {
@@ -84,7 +109,7 @@ fn plain_length(text: &[u8]) -> usize {
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     let mut length = 0;
     for chunk in text.chunks_exact(8) {
-        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        let word = word(chunk);
         let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
         let quotes = zeros(word ^ (ONES * b'"' as u64));
         let backslashes = zeros(word ^ (ONES * b'\\' as u64));
@@ -161,6 +186,11 @@ impl<'a> Walker<'a> {
     #[inline]
     pub fn skip(&mut self, text: &[u8]) -> bool {
         self.at.skip(text)
+    }
+
+    #[inline]
+    pub fn skip_name(&mut self, name: &[u8]) -> bool {
+        self.at.skip_name(name)
     }
 
     #[inline]

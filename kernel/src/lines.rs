@@ -50,15 +50,15 @@ impl Lines {
 
     fn earliest(&self, py: Python) -> &[Option<u32>] {
         self.earliest.get_or_init(|| {
-            let mut found = vec![None; self.lines.len()];
             // A line without a time has that of what precedes it.
             let mut latest = None;
-            for at in 0..self.lines.len() {
-                if self.lines[at].is_stamped {
+            let stamped = self.lines.iter().enumerate().map(|(at, line)| {
+                if line.is_stamped {
                     latest = Some(at as u32);
                 }
-                found[at] = latest;
-            }
+                latest
+            });
+            let mut found: Vec<Option<u32>> = stamped.collect();
             let time = |place: Option<u32>| match place {
                 Some(place) => self.local_bytes(py, place as usize).unwrap_or_default(),
                 None => self.before.as_bytes().get(..LOCAL).unwrap_or_default(),
@@ -82,13 +82,14 @@ impl Lines {
         let mut lines = Vec::with_capacity(bytes.len() / 200 + 16);
         let mut start = 0;
         let mut is_ordered = true;
-        let mut latest = before.as_bytes().get(..LOCAL).unwrap_or_default();
+        let mut latest = comparable(before.as_bytes());
         for end in memchr::memchr_iter(b'\n', bytes) {
             let line = &bytes[start..end];
             let is_stamped = is_stamped(line);
             if is_stamped {
-                is_ordered &= latest <= &line[..LOCAL];
-                latest = &line[..LOCAL];
+                let local = comparable(line);
+                is_ordered &= latest <= local;
+                latest = local;
             } else {
                 is_ordered = false;
             }
@@ -162,6 +163,13 @@ pub fn local_of(line: &[u8]) -> [u8; LOCAL + 1] {
     let mut local = [b'Z'; LOCAL + 1];
     local[..LOCAL].copy_from_slice(&line[..LOCAL]);
     local
+}
+
+/// Numbers that compare as the local times do that texts begin with; none comes before all.
+#[inline]
+fn comparable(text: &[u8]) -> [u64; 4] {
+    let word = |at: usize| text[at..].first_chunk::<8>().map_or(0, |eight| u64::from_be_bytes(*eight));
+    if text.len() < LOCAL { [0; 4] } else { [word(0), word(8), word(16), word(LOCAL - 8)] }
 }
 
 fn printed(local: &[u8]) -> String {

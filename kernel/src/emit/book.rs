@@ -12,28 +12,30 @@ pub const EMPTY_LEVEL: &[u8] = b"{}";
 /// changes near the top then move little memory however deep the book is.
 pub struct Side {
     sign: f64,
-    depth: usize,
     grouped: bool,
     pub keys: Vec<f64>,
+    /// Each with the comma that follows it in a list.
     texts: Vec<Text>,
     /// For groups: the amount of each key, and which keys changed since they took note.
     pub sizes: Vec<f64>,
     pub changed: Vec<f64>,
-    /// Moves whenever the first `depth` levels may have changed.
-    pub version: u64,
+    /// What the last update did: how many changes, and how many of the best levels none of them
+    /// touched.
+    pub changes: usize,
+    pub untouched: usize,
 }
 
 impl Side {
-    fn new(sign: f64, depth: usize, grouped: bool) -> Self {
+    fn new(sign: f64, grouped: bool) -> Self {
         Self {
             sign,
-            depth,
             grouped,
             keys: Vec::new(),
             texts: Vec::new(),
             sizes: Vec::new(),
             changed: Vec::new(),
-            version: 0,
+            changes: 0,
+            untouched: usize::MAX,
         }
     }
 
@@ -62,7 +64,7 @@ impl Side {
                 continue;
             }
             self.keys.push(sign * level.price);
-            self.texts.push(Text::new(levels.json(level)));
+            self.texts.push(Text::listed(levels.json(level)));
             if self.grouped {
                 self.sizes.push(level.size);
             }
@@ -70,7 +72,8 @@ impl Side {
         if self.grouped {
             self.changed.extend_from_slice(&self.keys);
         }
-        self.version += 1;
+        self.changes = usize::MAX;
+        self.untouched = 0;
     }
 
     /// Apply changed levels; amount 0 removes one, and nothing where there is none.
@@ -88,14 +91,14 @@ impl Side {
             let text = levels.json(level);
             if !found {
                 self.keys.insert(position, key);
-                self.texts.insert(position, Text::new(text));
+                self.texts.insert(position, Text::listed(text));
                 if self.grouped {
                     self.sizes.insert(position, level.size);
                 }
-            } else if self.texts[position].as_bytes() == text {
+            } else if self.texts[position].is_listed(text) {
                 continue;
             } else {
-                self.texts[position] = Text::new(text);
+                self.texts[position] = Text::listed(text);
                 if self.grouped {
                     self.sizes[position] = level.size;
                 }
@@ -132,29 +135,27 @@ impl Side {
 
     #[inline]
     fn touch(&mut self, key: f64, rank: usize) {
-        if rank < self.depth {
-            self.version += 1;
-        }
+        self.changes = self.changes.saturating_add(1);
+        self.untouched = self.untouched.min(rank);
         if self.grouped {
             self.changed.push(key);
         }
     }
 
-    /// Write the first levels, `{}` for missing ones.
+    /// Write the first levels from a rank on, `{}` for missing ones, a comma behind each; `ends`
+    /// takes where each ends.
     #[inline]
-    pub fn write_top(&self, depth: usize, out: &mut Vec<u8>) {
-        let there = depth.min(self.texts.len());
-        out.reserve(depth * (size_of::<Text>() + 1));
-        for text in self.texts[self.texts.len() - there..].iter().rev() {
+    pub fn write_top(&self, from: usize, depth: usize, out: &mut Vec<u8>, ends: &mut Vec<usize>) {
+        let there = self.texts.len();
+        out.reserve((depth - from) * size_of::<Text>());
+        for text in self.texts[there.saturating_sub(depth)..there.saturating_sub(from)].iter().rev() {
             text.write(out);
-            out.push(b',');
+            ends.push(out.len());
         }
-        for _ in there..depth {
+        while ends.len() < depth {
             out.extend_from_slice(EMPTY_LEVEL);
             out.push(b',');
-        }
-        if depth > 0 {
-            out.pop();
+            ends.push(out.len());
         }
     }
 }
@@ -167,11 +168,14 @@ pub struct Book {
 }
 
 impl Book {
-    pub fn new(depth: usize, grouped: bool) -> Self {
-        Self { bids: Side::new(1.0, depth, grouped), asks: Side::new(-1.0, depth, grouped), ready: false }
+    pub fn new(grouped: bool) -> Self {
+        Self { bids: Side::new(1.0, grouped), asks: Side::new(-1.0, grouped), ready: false }
     }
 
     pub fn update(&mut self, is_snapshot: bool, bids: &Levels, asks: &Levels) {
+        for side in [&mut self.bids, &mut self.asks] {
+            (side.changes, side.untouched) = (0, usize::MAX);
+        }
         if is_snapshot {
             self.ready = true;
             self.asks.replace(asks);

@@ -45,6 +45,8 @@ pub struct Ticker {
 pub struct Symbol {
     /// Symbol and exchange as messages print them.
     pub whose: Vec<u8>,
+    /// Its book changes up to their bids, snapshots apart.
+    change_head: Vec<u8>,
     pub allowed: bool,
     pub ticker: Option<Ticker>,
     bars: Vec<Bar>,
@@ -59,6 +61,8 @@ pub struct Mark {
     pub end: usize,
     pub count: u32,
 }
+
+const ROOMY: usize = 64 * 1024;
 
 /// The messages since the last take.
 #[derive(Default)]
@@ -78,6 +82,20 @@ impl Output {
             let stamp_end = self.stamps.len() as u32;
             self.marks.push(Mark { stamp_end, end: self.data.len(), count: self.count });
         }
+    }
+
+    /// Give the marks and begin anew. The next batch will be about as long, and in the same place as long as that is
+    /// not far too large: memory that was written lately is still in the processor's cache.
+    pub fn restart(&mut self) -> (Vec<u8>, Vec<Mark>) {
+        let size = self.data.len();
+        self.data.clear();
+        if size > 0 && self.data.capacity() > ROOMY + 4 * size {
+            self.data.shrink_to(2 * size);
+        }
+        (self.count, self.marked) = (0, 0);
+        let stamps = Vec::with_capacity(self.stamps.len());
+        let marks = Vec::with_capacity(self.marks.len());
+        (std::mem::replace(&mut self.stamps, stamps), std::mem::replace(&mut self.marks, marks))
     }
 }
 
@@ -195,20 +213,20 @@ impl Engine {
         self.allowed = symbols;
     }
 
-    /// Find a symbol by its UTF-8.
+    /// Find a symbol by its UTF-8; None if it is none.
     #[inline]
-    pub fn symbol(&mut self, name: &str) -> usize {
-        if *self.last_name == *name.as_bytes() {
-            return self.last_symbol;
+    pub fn symbol(&mut self, name: &[u8]) -> Option<usize> {
+        if *self.last_name == *name {
+            return Some(self.last_symbol);
         }
-        let index = match self.names.get_key_value(name.as_bytes()) {
-            Some((_, index)) => *index,
-            None => self.meet(name),
+        let index = match self.names.get(name) {
+            Some(index) => *index,
+            None => self.meet(std::str::from_utf8(name).ok()?),
         };
         self.last_name.clear();
-        self.last_name.extend_from_slice(name.as_bytes());
+        self.last_name.extend_from_slice(name);
         self.last_symbol = index;
-        index
+        Some(index)
     }
 
     fn meet(&mut self, name: &str) -> usize {
@@ -216,9 +234,17 @@ impl Engine {
         write_quoted(name, &mut whose);
         whose.extend_from_slice(b",\"exchange\":");
         write_quoted(&self.exchange, &mut whose);
+        let change_head = head_of_change(&whose, false);
         let key: Box<[u8]> = name.as_bytes().into();
         let allowed = self.allowed.as_ref().is_none_or(|symbols| symbols.contains(&key));
-        self.symbols.push(Symbol { whose, allowed, ticker: None, bars: Vec::new(), snapshots: None });
+        self.symbols.push(Symbol {
+            whose,
+            change_head,
+            allowed,
+            ticker: None,
+            bars: Vec::new(),
+            snapshots: None,
+        });
         self.names.insert(key, self.symbols.len() - 1);
         self.symbols.len() - 1
     }
@@ -240,12 +266,10 @@ impl Engine {
         self.book_ticker_keys = [0, 1, 2, 3];
     }
 
-    pub fn take(&mut self) -> Output {
+    /// The messages since the last take, all of them marked.
+    pub fn finished(&mut self) -> &mut Output {
         self.output.mark(&self.local);
-        let size = self.output.data.len();
-        // The next batch will be about as long.
-        let next = Output { data: Vec::with_capacity(size + size / 8), ..Output::default() };
-        std::mem::replace(&mut self.output, next)
+        &mut self.output
     }
 
     /// Begin a message of a symbol.
@@ -351,19 +375,21 @@ impl Engine {
         time: &Printed,
     ) -> Result<(), Refused> {
         let sends = self.sends(BOOK_CHANGE);
-        let Symbol { whose, snapshots, .. } = &mut self.symbols[symbol];
+        let Symbol { whose, change_head, snapshots, .. } = &mut self.symbols[symbol];
         let message = |writing: &mut Writing| {
-            if sends {
-                write_change(writing, is_snapshot, bids, asks, time.as_bytes());
+            if sends && is_snapshot {
+                write_change(writing, &head_of_change(whose, true), bids, asks, time.as_bytes());
+            } else if sends {
+                write_change(writing, change_head, bids, asks, time.as_bytes());
             }
         };
         let mut writing =
-            Writing { out: &mut self.output.data, count: &mut self.output.count, whose, local: &self.local };
+            Writing { out: &mut self.output.data, count: &mut self.output.count, local: &self.local };
         if self.snapshot_types.is_empty() {
             message(&mut writing);
             return Ok(());
         }
-        let snapshots = snapshots.get_or_insert_with(|| Snapshots::new(&self.snapshot_types));
+        let snapshots = snapshots.get_or_insert_with(|| Snapshots::new(&self.snapshot_types, whose));
         let kinds = &self.snapshot_types;
         snapshots.change(kinds, is_snapshot, bids, asks, time, &mut self.printer, writing, message)?;
         if !snapshots.book.ready {
@@ -399,16 +425,17 @@ impl Engine {
     }
 }
 
+/// A book change up to its bids.
+fn head_of_change(whose: &[u8], is_snapshot: bool) -> Vec<u8> {
+    let kind: &[u8] =
+        if is_snapshot { b",\"isSnapshot\":true,\"bids\":[" } else { b",\"isSnapshot\":false,\"bids\":[" };
+    [b"{\"type\":\"book_change\",\"symbol\":", whose, kind].concat()
+}
+
 #[inline]
-fn write_change(writing: &mut Writing, is_snapshot: bool, bids: &Levels, asks: &Levels, time: &[u8]) {
+fn write_change(writing: &mut Writing, head: &[u8], bids: &Levels, asks: &Levels, time: &[u8]) {
     let out = &mut *writing.out;
-    out.extend_from_slice(b"{\"type\":\"book_change\",\"symbol\":");
-    out.extend_from_slice(writing.whose);
-    out.extend_from_slice(if is_snapshot {
-        b",\"isSnapshot\":true,\"bids\":["
-    } else {
-        &b",\"isSnapshot\":false,\"bids\":["[..]
-    });
+    out.extend_from_slice(head);
     out.extend_from_slice(&bids.text);
     out.extend_from_slice(b"],\"asks\":[");
     out.extend_from_slice(&asks.text);

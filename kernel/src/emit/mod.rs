@@ -25,9 +25,7 @@ use crate::lines::{Lines, MESSAGE, local_of};
 use crate::times::Printed;
 use arguments::{Odd, raw, utf8, write_integer};
 use bars::{BarType, Kind};
-use engine::{
-    BOOK_TICKER, DERIVATIVE_TICKER, Engine, FUNDING_TIME, LIQUIDATION, Mark, OPTION_SUMMARY, Output,
-};
+use engine::{BOOK_TICKER, DERIVATIVE_TICKER, Engine, FUNDING_TIME, LIQUIDATION, Mark, OPTION_SUMMARY};
 use layouts::Layout;
 use levels::{Levels, Needs};
 pub use shapes::{Gate, Gates, Times};
@@ -298,9 +296,11 @@ impl Emitter {
     }
 
     fn take(&mut self, py: Python) -> Taken {
-        let Output { data, count, stamps, marks, .. } = self.engine.take();
-        let marks = Arc::new(Marks { stamps, marks });
-        Taken { data: PyBytes::new(py, &data).unbind(), count, marks }
+        let output = self.engine.finished();
+        let data = PyBytes::new(py, &output.data).unbind();
+        let count = output.count;
+        let (stamps, marks) = output.restart();
+        Taken { data, count, marks: Arc::new(Marks { stamps, marks }) }
     }
 
     fn order_book_ticker(&mut self, keys: Vec<String>) -> PyResult<()> {
@@ -723,8 +723,8 @@ impl Emitter {
     /// Find a symbol, unless it may not pass.
     #[inline]
     fn allowed(&mut self, symbol: &Bound<PyString>) -> PyResult<Option<usize>> {
-        let index = self.engine.symbol(symbol.to_str()?);
-        Ok(self.engine.symbols[index].allowed.then_some(index))
+        let index = self.engine.symbol(symbol.to_str()?.as_bytes());
+        Ok(index.filter(|index| self.engine.symbols[*index].allowed))
     }
 
     fn read_execution(

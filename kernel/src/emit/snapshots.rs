@@ -17,56 +17,84 @@ pub struct SnapshotType {
 
 /// What a snapshot shows of one side of the book.
 enum Rows {
-    /// The first levels as they are: their text, and the book's version that it is of.
-    Levels {
-        text: Vec<u8>,
-        spare: Vec<u8>,
-        version: u64,
-    },
+    Top(Top),
     Groups(Groups),
+}
+
+/// The text of the first levels as they are, and what was changed in the book meanwhile.
+struct Top {
+    depth: usize,
+    /// Each level with a comma behind it, and where each ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
+    spare: Vec<u8>,
+    changes: usize,
+    untouched: usize,
+}
+
+impl Top {
+    fn new(depth: usize, side: &Side) -> Self {
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        side.write_top(0, depth, &mut text, &mut ends);
+        Self { depth, text, ends, spare: Vec::new(), changes: 0, untouched: usize::MAX }
+    }
+
+    fn note(&mut self, side: &Side) {
+        self.changes = self.changes.saturating_add(side.changes);
+        self.untouched = self.untouched.min(side.untouched);
+    }
+
+    /// Write again what was touched, and what stands behind it.
+    fn refresh(&mut self, side: &Side) -> bool {
+        let from = std::mem::replace(&mut self.untouched, usize::MAX);
+        let changes = std::mem::take(&mut self.changes);
+        if from >= self.depth {
+            return false;
+        }
+        let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.ends.truncate(from);
+        if changes > 1 {
+            // One may have undone another.
+            self.spare.clear();
+            self.spare.extend_from_slice(&self.text[start..]);
+        }
+        self.text.truncate(start);
+        side.write_top(from, self.depth, &mut self.text, &mut self.ends);
+        changes == 1 || self.text[start..] != self.spare
+    }
+
+    fn text(&self) -> &[u8] {
+        self.text.split_last().map_or(b"", |(_, text)| text)
+    }
 }
 
 impl Rows {
     fn new(kind: &SnapshotType, side: &Side) -> Self {
         match kind.grouping {
             Some((grouping, scale)) => Self::Groups(Groups::new(kind.depth, grouping, scale)),
-            None => {
-                let mut text = Vec::new();
-                side.write_top(kind.depth, &mut text);
-                Self::Levels { text, spare: Vec::new(), version: side.version }
-            }
+            None => Self::Top(Top::new(kind.depth, side)),
+        }
+    }
+
+    /// Take note of what an update did to the book.
+    fn note(&mut self, side: &Side) {
+        match self {
+            Self::Top(top) => top.note(side),
+            Self::Groups(groups) => groups.note(side),
         }
     }
 
     /// Catch up with the book; true when the rows differ from what they were.
-    fn refresh(&mut self, side: &Side, depth: usize) -> bool {
+    fn refresh(&mut self, side: &Side) -> bool {
         match self {
+            Self::Top(top) => top.refresh(side),
             Self::Groups(groups) => groups.refresh(side),
-            Self::Levels { text, spare, version } => {
-                if *version == side.version {
-                    return false;
-                }
-                *version = side.version;
-                spare.clear();
-                side.write_top(depth, spare);
-                if text == spare {
-                    return false;
-                }
-                std::mem::swap(text, spare);
-                true
-            }
-        }
-    }
-
-    fn note(&mut self, side: &Side) {
-        if let Self::Groups(groups) = self {
-            groups.note(side);
         }
     }
 
     fn text(&self) -> &[u8] {
         match self {
-            Self::Levels { text, .. } => text,
+            Self::Top(top) => top.text(),
             Self::Groups(groups) => &groups.rows,
         }
     }
@@ -74,6 +102,8 @@ impl Rows {
 
 /// One computed type of one symbol: when its snapshots are due, and what they show.
 struct Snapshot {
+    /// The message up to its levels.
+    head: Vec<u8>,
     bids: Rows,
     asks: Rows,
     changed: bool,
@@ -82,9 +112,9 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn refresh(&mut self, book: &Book, depth: usize) -> bool {
-        let moved = self.bids.refresh(&book.bids, depth);
-        self.asks.refresh(&book.asks, depth) || moved
+    fn refresh(&mut self, book: &Book) -> bool {
+        let moved = self.bids.refresh(&book.bids);
+        self.asks.refresh(&book.asks) || moved
     }
 }
 
@@ -92,18 +122,13 @@ impl Snapshot {
 pub struct Writing<'a> {
     pub out: &'a mut Vec<u8>,
     pub count: &'a mut u32,
-    /// Symbol and exchange.
-    pub whose: &'a [u8],
     pub local: &'a [u8],
 }
 
 impl Writing<'_> {
-    fn write(&mut self, kind: &SnapshotType, snapshot: &Snapshot, time: &[u8]) {
+    fn write(&mut self, snapshot: &Snapshot, time: &[u8]) {
         let out = &mut *self.out;
-        out.extend_from_slice(b"{\"type\":\"book_snapshot\",\"symbol\":");
-        out.extend_from_slice(self.whose);
-        out.extend_from_slice(&kind.head);
-        out.extend_from_slice(b"\"bids\":[");
+        out.extend_from_slice(&snapshot.head);
         out.extend_from_slice(snapshot.bids.text());
         out.extend_from_slice(b"],\"asks\":[");
         out.extend_from_slice(snapshot.asks.text());
@@ -120,7 +145,6 @@ impl Writing<'_> {
 pub struct Snapshots {
     pub book: Book,
     snapshots: Vec<Snapshot>,
-    grouped: bool,
     timed: bool,
     /// What later time buckets made due of the book before a change, and where each ends.
     early: Vec<u8>,
@@ -128,14 +152,13 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    pub fn new(kinds: &[SnapshotType]) -> Self {
-        let levels = kinds.iter().filter(|kind| kind.grouping.is_none());
-        let depth = levels.map(|kind| kind.depth).max().unwrap_or(0);
-        let grouped = kinds.iter().any(|kind| kind.grouping.is_some());
-        let book = Book::new(depth, grouped);
+    /// `whose` are symbol and exchange as messages print them.
+    pub fn new(kinds: &[SnapshotType], whose: &[u8]) -> Self {
+        let book = Book::new(kinds.iter().any(|kind| kind.grouping.is_some()));
         let snapshots = kinds
             .iter()
             .map(|kind| Snapshot {
+                head: [b"{\"type\":\"book_snapshot\",\"symbol\":", whose, &kind.head, b"\"bids\":["].concat(),
                 bids: Rows::new(kind, &book.bids),
                 asks: Rows::new(kind, &book.asks),
                 changed: false,
@@ -144,10 +167,11 @@ impl Snapshots {
             })
             .collect();
         let timed = kinds.iter().any(|kind| kind.interval != 0.0);
-        Self { book, snapshots, grouped, timed, early: Vec::new(), early_ends: Vec::new() }
+        Self { book, snapshots, timed, early: Vec::new(), early_ends: Vec::new() }
     }
 
     /// Apply a book change, and write the snapshots it makes due behind what `message` writes.
+    #[allow(clippy::too_many_arguments, reason = "a change, and where what it makes due is written")]
     pub fn change(
         &mut self,
         kinds: &[SnapshotType],
@@ -167,14 +191,12 @@ impl Snapshots {
         message(&mut writing);
         let book = &mut self.book;
         book.update(is_snapshot, bids, asks);
-        if self.grouped {
-            for snapshot in &mut self.snapshots {
-                snapshot.bids.note(&book.bids);
-                snapshot.asks.note(&book.asks);
-            }
-            book.bids.changed.clear();
-            book.asks.changed.clear();
+        for snapshot in &mut self.snapshots {
+            snapshot.bids.note(&book.bids);
+            snapshot.asks.note(&book.asks);
         }
+        book.bids.changed.clear();
+        book.asks.changed.clear();
         let mut start = 0;
         for (place, (kind, snapshot)) in kinds.iter().zip(&mut self.snapshots).enumerate() {
             if let Some(end) = self.early_ends.get(place).copied().filter(|end| *end > start) {
@@ -184,7 +206,7 @@ impl Snapshots {
             }
             snapshot.last_ms = time.ms;
             // Once changed, an interval's snapshot is due whatever follows: no need to look closer.
-            if snapshot.changed || !snapshot.refresh(&self.book, kind.depth) {
+            if snapshot.changed || !snapshot.refresh(&self.book) {
                 continue;
             }
             if kind.interval != 0.0 && snapshot.initialized {
@@ -192,7 +214,7 @@ impl Snapshots {
                 continue;
             }
             snapshot.initialized = true;
-            writing.write(kind, snapshot, time.as_bytes());
+            writing.write(snapshot, time.as_bytes());
         }
         Ok(())
     }
@@ -222,18 +244,13 @@ impl Snapshots {
                 None => None,
             });
         }
-        for ((kind, snapshot), time) in kinds.iter().zip(&mut self.snapshots).zip(times) {
+        for (snapshot, time) in self.snapshots.iter_mut().zip(times) {
             if let Some(time) = time {
                 snapshot.changed = false;
-                snapshot.refresh(&self.book, kind.depth);
+                snapshot.refresh(&self.book);
                 let mut count = 0;
-                let mut early = Writing {
-                    out: &mut self.early,
-                    count: &mut count,
-                    whose: writing.whose,
-                    local: writing.local,
-                };
-                early.write(kind, snapshot, time.as_bytes());
+                let mut early = Writing { out: &mut self.early, count: &mut count, local: writing.local };
+                early.write(snapshot, time.as_bytes());
             }
             self.early_ends.push(self.early.len());
         }

@@ -310,7 +310,7 @@ impl Table {
         loop {
             at.blanks();
             let field = match names.row.get(next) {
-                Some(name) if at.skip(name) => Some(next),
+                Some(name) if at.skip_name(name) => Some(next),
                 _ => {
                     let name = at.key()?;
                     names.row.iter().position(|known| is(known, name))
@@ -402,8 +402,7 @@ fn emit(
     time: &Printed,
     engine: &mut Engine,
 ) -> Result<(), Odd> {
-    let name = std::str::from_utf8(symbol.ok_or(Odd)?).map_err(|_| Odd)?;
-    let symbol = engine.symbol(name);
+    let symbol = engine.symbol(symbol.ok_or(Odd)?).ok_or(Odd)?;
     if engine.symbols[symbol].allowed {
         engine.change(symbol, is_snapshot, bids, asks, time).map_err(|_| Odd)?;
     }

@@ -22,6 +22,25 @@ impl Text {
         }
     }
 
+    /// The same with a comma behind it.
+    #[inline]
+    pub fn listed(text: &[u8]) -> Self {
+        if text.len() < INLINE {
+            let mut bytes = [0; INLINE];
+            bytes[..text.len()].copy_from_slice(text);
+            bytes[text.len()] = b',';
+            Self::Short { length: text.len() as u8 + 1, bytes }
+        } else {
+            Self::Long([text, b","].concat().into())
+        }
+    }
+
+    /// Tell whether it is this text with a comma behind it.
+    #[inline]
+    pub fn is_listed(&self, text: &[u8]) -> bool {
+        self.as_bytes().split_last().is_some_and(|(_, rest)| rest == text)
+    }
+
     /// Append it. A copy of a fixed length, cut short, is faster than one of the right length.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {

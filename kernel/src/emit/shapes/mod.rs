@@ -46,7 +46,7 @@ pub struct Shapes {
     text: Vec<u8>,
     bids: Levels,
     asks: Levels,
-    upper: String,
+    upper: Vec<u8>,
 }
 
 impl Default for Shapes {
@@ -58,7 +58,7 @@ impl Default for Shapes {
             text: Vec::new(),
             bids: Levels::default(),
             asks: Levels::default(),
-            upper: String::new(),
+            upper: Vec::new(),
         }
     }
 }
@@ -259,18 +259,18 @@ fn add_level(row: &Row, text: &[u8], needs: Needs, levels: &mut Levels) -> Resul
 }
 
 #[inline]
-fn find(row: &Row, upper: &mut String, engine: &mut Engine) -> Result<usize, Odd> {
-    let name = std::str::from_utf8(row.symbol).map_err(|_| Odd)?;
+fn find(row: &Row, upper: &mut Vec<u8>, engine: &mut Engine) -> Result<usize, Odd> {
+    let name = row.symbol;
     if name.is_empty() {
         return Err(Odd);
     }
-    if !row.upper || !name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        return Ok(engine.symbol(name));
+    if !row.upper || !name.iter().any(u8::is_ascii_lowercase) {
+        return engine.symbol(name).ok_or(Odd);
     }
     upper.clear();
-    upper.push_str(name);
+    upper.extend_from_slice(name);
     upper.make_ascii_uppercase();
-    Ok(engine.symbol(upper))
+    engine.symbol(upper).ok_or(Odd)
 }
 
 /// See that nothing of a trade can be refused, before any of its message's is emitted.
@@ -286,7 +286,7 @@ fn check_trade(row: &Row, text: &[u8], engine: &Engine) -> Result<(), Odd> {
     Ok(())
 }
 
-fn emit_trade(row: &Row, text: &[u8], upper: &mut String, engine: &mut Engine) -> Result<(), Odd> {
+fn emit_trade(row: &Row, text: &[u8], upper: &mut Vec<u8>, engine: &mut Engine) -> Result<(), Odd> {
     let symbol = find(row, upper, engine)?;
     if !engine.symbols[symbol].allowed {
         return Ok(());
@@ -300,7 +300,7 @@ fn emit_trade(row: &Row, text: &[u8], upper: &mut String, engine: &mut Engine) -
     engine.trade(symbol, id, price, amount, row.side, &time).map_err(|_| Odd)
 }
 
-fn emit_book_ticker(row: &Row, text: &[u8], upper: &mut String, engine: &mut Engine) -> Result<(), Odd> {
+fn emit_book_ticker(row: &Row, text: &[u8], upper: &mut Vec<u8>, engine: &mut Engine) -> Result<(), Odd> {
     const KEYS: [&[u8]; 4] = [b",\"askAmount\":", b",\"askPrice\":", b",\"bidPrice\":", b",\"bidAmount\":"];
     const PLACES: [Place; 4] = [Place::AskAmount, Place::AskPrice, Place::Price, Place::Amount];
     let symbol = find(row, upper, engine)?;

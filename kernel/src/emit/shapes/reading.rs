@@ -128,7 +128,7 @@ impl<'a> Reading<'a, '_> {
         loop {
             at.blanks();
             let place = match known.get(next) {
-                Some((name, _)) if at.skip(name) => Some(next),
+                Some((name, _)) if at.skip_name(name) => Some(next),
                 _ => {
                     let name = at.key()?;
                     known
