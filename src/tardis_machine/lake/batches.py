@@ -41,6 +41,8 @@ class Group(NamedTuple):
     span: Span
     events: int
     latest_us: int | None = None
+    repeats: bool = True
+    """Whether an event may be there more than once."""
 
 
 def write_batch(
@@ -92,10 +94,11 @@ def grouped(events: "DataFrame") -> list[Group]:
         f.max(local_us).alias("last"),
         f.count("*"),
         f.max(f.unix_micros("timestamp")),
+        f.count_distinct(f.xxhash64("event_id")),
     )
     return [
-        Group(case, Span(exchange, first, last), count, latest)
-        for case, exchange, _, first, last, count, latest in events.groupBy(*keys)
+        Group(case, Span(exchange, first, last), count, latest, distinct < count)
+        for case, exchange, _, first, last, count, latest, distinct in events.groupBy(*keys)
         .agg(*counts)
         .collect()
     ]
@@ -105,14 +108,14 @@ def write_silver(
     tables: Tables, events: "DataFrame", groups: list[Group]
 ) -> tuple[dict[str, int], int]:
     """Bring Bronze events into Silver; tell what each payload case and quarantine gained."""
-    spans: dict[str, list[Span]] = {}
+    cases: dict[str, list[Group]] = {}
     for group in groups:
         if group.case is not None:
-            spans.setdefault(group.case, []).append(group.span)
-    newer = spans.pop(bronze.NEWER, [])
+            cases.setdefault(group.case, []).append(group)
+    newer = cases.pop(bronze.NEWER, [])
     with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
         running = {
-            case: pool.submit(_insert, tables, events, case, own) for case, own in spans.items()
+            case: pool.submit(_insert, tables, events, case, own) for case, own in cases.items()
         }
         outcomes = {case: future.result() for case, future in running.items()}
     defective = sum(rejected for _, rejected in outcomes.values())
@@ -121,8 +124,10 @@ def write_silver(
     return {case: inserted for case, (inserted, _) in outcomes.items()}, defective
 
 
-def _insert(tables: Tables, events: "DataFrame", case: str, spans: list[Span]) -> tuple[int, int]:
+def _insert(tables: Tables, events: "DataFrame", case: str, groups: list[Group]) -> tuple[int, int]:
     table = SILVER[case]
+    spans = [group.span for group in groups]
+    repeats = any(group.repeats for group in groups)
     tables.create(table)
     counted = Counted(
         lambda: silver.rows(events, case),
@@ -131,7 +136,10 @@ def _insert(tables: Tables, events: "DataFrame", case: str, spans: list[Span]) -
     )
 
     def fresh() -> "DataFrame":
-        rows = counted().dropDuplicates(list(EVENT_KEY))
+        rows = counted()
+        if repeats:
+            # Rows are sorted for it, which costs more than to write them.
+            rows = rows.dropDuplicates(list(EVENT_KEY))
         if case != "trade":
             return rows
         wider = [span.widened(_TRADE_SLACK_US) for span in spans]
