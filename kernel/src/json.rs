@@ -97,6 +97,12 @@ fn same(one: &[u8], other: &[u8]) -> bool {
         && one_rest.iter().zip(other_rest).all(|(one, other)| one == other)
 }
 
+/// Tell whether a key with its quotes and colon is this name.
+#[inline]
+pub fn is_key(key: &[u8], name: &[u8]) -> bool {
+    key.len() == name.len() + 3 && same(&key[1..=name.len()], name)
+}
+
 #[inline]
 fn word(eight: &[u8]) -> u64 {
     u64::from_le_bytes(eight.try_into().unwrap_or_default())
@@ -270,7 +276,12 @@ impl<'a> Walker<'a> {
     fn pass_string(&mut self) -> Result<(), Odd> {
         self.expect(b"\"")?;
         let text = self.at.rest;
-        let mut at = 0;
+        let plain = plain_length(text);
+        if text.get(plain) == Some(&b'"') {
+            self.at.rest = &text[plain + 1..];
+            return Ok(());
+        }
+        let mut at = plain;
         loop {
             match text.get(at).ok_or(Odd)? {
                 b'"' => break,

@@ -12,7 +12,7 @@ use super::layouts;
 use super::levels::Levels;
 use super::text::Text;
 use crate::hashing::Seeded;
-use crate::json::{Odd, Token, Walker};
+use crate::json::{Odd, Token, Walker, is_key};
 use crate::times::Printed;
 
 /// The price of each id, as it is printed.
@@ -256,10 +256,10 @@ impl Table {
         let mut at = Walker::new(json);
         at.blanks();
         at.object(|at, name| {
-            if is(&names.action, name) {
+            if is_key(&names.action, name) {
                 seen = once(seen, 1)?;
                 message.action = Some(at.string()?);
-            } else if is(&names.rows, name) {
+            } else if is_key(&names.rows, name) {
                 seen = once(seen, 2)?;
                 at.expect(b"[")?;
                 at.blanks();
@@ -279,11 +279,11 @@ impl Table {
                         return at.expect(b"]");
                     }
                 }
-            } else if is(&names.selection, name) {
+            } else if is_key(&names.selection, name) {
                 seen = once(seen, 4)?;
                 let mut seen = 0;
                 at.object(|at, name| {
-                    if !is(&names.row[SYMBOL], name) {
+                    if !is_key(&names.row[SYMBOL], name) {
                         return at.value();
                     }
                     seen = once(seen, 1)?;
@@ -313,7 +313,7 @@ impl Table {
                 Some(name) if at.skip_name(name) => Some(next),
                 _ => {
                     let name = at.key()?;
-                    names.row.iter().position(|known| is(known, name))
+                    names.row.iter().position(|known| is_key(known, name))
                 }
             };
             at.blanks();
@@ -414,12 +414,6 @@ fn number<'a>(at: &mut Walker<'a>) -> Result<Token<'a>, Odd> {
         number @ Token::Number(..) => Ok(number),
         _ => Err(Odd),
     }
-}
-
-/// Tell whether a key with its quotes and colon is this name.
-#[inline]
-fn is(key: &[u8], name: &[u8]) -> bool {
-    key.len() == name.len() + 3 && key[1..=name.len()] == *name
 }
 
 /// Of a name that comes twice the last counts: Python sees to that.

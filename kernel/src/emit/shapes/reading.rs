@@ -4,7 +4,7 @@ use super::described::{Content, Field, Fields, Place};
 use crate::emit::engine::Engine;
 use crate::emit::layouts;
 use crate::emit::levels::{Levels, Needs};
-use crate::json::{Odd, Token, Walker};
+use crate::json::{Odd, Token, Walker, is_key};
 use crate::numbers;
 use crate::times::Printed;
 
@@ -131,9 +131,7 @@ impl<'a> Reading<'a, '_> {
                 Some((name, _)) if at.skip_name(name) => Some(next),
                 _ => {
                     let name = at.key()?;
-                    known
-                        .iter()
-                        .position(|(known, _)| *known.get(1..known.len() - 2).unwrap_or_default() == *name)
+                    known.iter().position(|(known, _)| is_key(known, name))
                 }
             };
             at.blanks();
