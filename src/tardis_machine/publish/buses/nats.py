@@ -483,7 +483,8 @@ class NatsEventBus(EventBus[NatsConfig]):
         data = b"".join(commands)
         commands.clear()
         await client._send_command(data)  # noqa: SLF001
-        await client._flush_pending()  # noqa: SLF001
+        if client._flush_queue.empty():  # noqa: SLF001 - else what is at it will take this too
+            await client._flush_pending()  # noqa: SLF001
 
     async def _publish_core(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         errors = require("nats.errors", extra=_EXTRA)
