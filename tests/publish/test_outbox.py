@@ -3,20 +3,27 @@
 import asyncio
 import base64
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tardis_machine.bronze.decoder import decode
-from tardis_machine.config import ConfigError
+from tardis_machine.config import ConfigError, to_dict
 from tardis_machine.journal import Directory, Flow, JournalFullError, WhenFull
 from tardis_machine.messages import ErrorMessage
+from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox
+from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.server.metrics import Metrics
 from tests.buses.events import lines
 from tests.cli.conftest import Run
@@ -392,6 +399,32 @@ async def test_a_standby_tells_how_the_publisher_at_work_is(publish: Start, name
     await until(lambda: "nats: unhealthy" in standby.unhealthy())
     assert metric(metrics, "bus_healthy", "nats") == 0
     await until(lambda: metric(metrics, "pending", "nats") == 10)
+
+
+@pytest.mark.parametrize(("log", "left"), [("log-1-gone", 0), ("log-2-there", 5)])
+def test_a_standby_whose_own_log_is_delivered_does_not_answer_for_others(
+    tmp_path: Path, file: FileConfig, log: str, left: int
+) -> None:
+    directory = Directory(tmp_path / "journal")
+    directory.lock()  # as the publisher at work, which has a log of another server to deliver yet
+    (directory.path / "log-2-there").mkdir()
+    books = BusSnapshot(Account(journalled=20), Account(journalled=15, delivered=10), Statistics())
+    status = Snapshot({"file": books}, time.monotonic())
+    directory.write_status(msgspec.json.encode(status))
+    settings = Settings({"file": to_dict(file)}, to_dict(PublishConfig()), str(directory.path), log)
+    told = [msgspec.json.encode(each) for each in (settings, Drain(0.0))]
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
+    given = b"\n".join(told)
+    done = subprocess.run(command, input=given, pass_fds=(writing,), timeout=120, check=False)
+    os.close(writing)
+    with open(reading, "rb") as reports:  # noqa: PTH123 - a pipe
+        last = msgspec.json.decode(reports.readlines()[-1], type=Snapshot)
+    directory.unlock()
+    assert last.final
+    assert last.left == left
+    assert last.buses["file"].ended.delivered == 10
+    assert done.returncode == bool(left)
 
 
 async def test_a_publisher_that_cannot_start_is_unhealthy(

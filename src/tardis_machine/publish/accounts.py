@@ -1,7 +1,7 @@
 """The books of a bus: every journalled message is filtered, delivered, pending, dead or dropped."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -131,6 +131,12 @@ class Snapshot(msgspec.Struct):
     def left(self) -> int:
         """Count what servers that are gone have left undelivered."""
         return sum(bus.ended.pending for bus in self.buses.values())
+
+    def leave_to_others(self, buses: Iterable[str]) -> None:
+        """Take what is left for these out of the books: others deliver and account for it."""
+        for name in self.buses.keys() & set(buses):
+            ended = self.buses[name].ended
+            ended.journalled -= ended.pending
 
 
 class BusReport(NamedTuple):

@@ -92,6 +92,7 @@ class Process:
             name: from_dict(BUSES[name].config_type, given)
             for name, given in settings.buses.items()
         }
+        self._buses = tuple(buses)
         self._config = from_dict(PublishConfig, settings.publish)
         self._publisher = Publisher(buses, self._directory, self._config, self._tell)
 
@@ -99,6 +100,7 @@ class Process:
         """Publish until drained, told to stop, or not needed any more."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server gets it too, and tells us
         signal.signal(signal.SIGTERM, self._on_term)
+        done = False
         if self._take_lock():
             self._publisher.start()
             while self._deadline is None and not self._may_leave():
@@ -106,12 +108,15 @@ class Process:
                 self._publisher.tick()
                 self._tell_sometimes()
             if self._deadline is not None:
-                self._publisher.drain(self._deadline)
+                done = self._publisher.drain(self._deadline)
             self._publisher.stop(max(self._deadline or 0.0, time.monotonic() + _GRACE_S))
             snapshot = self._publisher.snapshot(final=True)
         else:
+            done = not self._own_log.exists()
             snapshot = self._others_snapshot()
             snapshot.final = True
+        if done:  # what is left is of servers that have just ended, or whose publisher is at work
+            snapshot.leave_to_others(self._buses)
         self._write(snapshot)
         self._directory.unlock()
         return 1 if snapshot.left else 0
