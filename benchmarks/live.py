@@ -36,6 +36,7 @@ from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE, STAMP, split
 from tests.servers.nats import NatsServer
 
+_SYMBOL: Final = re.compile(rb'"[A-Za-z0-9]+:(\w+)"')
 _ID: Final = re.compile(rb'"trdMatchID":"[^"]*"')
 _IDLE_S: Final = 3.0
 _MOST_UNSENT: Final = 1 << 20
@@ -73,28 +74,29 @@ def symbols_of(case: Case) -> list[list[str]]:
 
 
 class _Subscriber(picows.WSListener):
-    """A connection of the server's; it counts once it has subscribed."""
+    """A connection of the server's, kept by the first symbol that it subscribes to."""
 
-    def __init__(self, subscribed: list[picows.WSTransport]) -> None:
+    def __init__(self, subscribed: dict[str, picows.WSTransport]) -> None:
         self._subscribed = subscribed
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
-        if frame.msg_type == picows.WSMsgType.TEXT and transport not in self._subscribed:
-            self._subscribed.append(transport)
+        found = _SYMBOL.search(frame.get_payload_as_bytes())
+        if frame.msg_type == picows.WSMsgType.TEXT and found is not None:
+            self._subscribed.setdefault(found[1].decode(), transport)
 
 
 async def exchange(port: int, case: Case, seconds: float) -> None:
     """Wait for all connections to subscribe, send, and stay."""
-    sockets: list[picows.WSTransport] = []
-    await picows.ws_create_server(lambda _: _Subscriber(sockets), "127.0.0.1", port)
+    subscribed: dict[str, picows.WSTransport] = {}
+    await picows.ws_create_server(lambda _: _Subscriber(subscribed), "127.0.0.1", port)
     print("ready", flush=True)
-    while len(sockets) < len(symbols_of(case)):  # noqa: ASYNC110
+    while len(subscribed) < len(symbols_of(case)):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
     if case.rate:
-        await _send_trades(sockets, case, seconds)
+        await _send_trades([subscribed[each] for [each] in symbols_of(case)], case, seconds)
     else:
-        await _send_minute(sockets[0], case.speed)
+        await _send_minute(next(iter(subscribed.values())), case.speed)
     await asyncio.sleep(3600)
 
 
@@ -281,6 +283,8 @@ def run(case: Case, seconds: float) -> str:
             url = f"ws://127.0.0.1:{port + 1}/ws-stream-normalized?options={options}"
             found = json.loads(subprocess.check_output([*role, "--client", url], cwd=here))
             cost = _cpu_s(server.pid) - before, _peak_mb(server.pid)
+            if found["messages"] < 0.99 * case.rate * seconds:
+                raise RuntimeError(f"{found['messages']} messages are not all that were sent")
             taken = None
             if taker is not None:
                 taken = json.loads(taker.communicate(timeout=60)[0])
