@@ -123,8 +123,10 @@ class FaultProxy:
 
             def do_POST(self) -> None:
                 with contextlib.suppress(OSError, ValueError):
-                    body = self.rfile.read(int(self.headers["Content-Length"]))
-                    proxy._handle(self, body)
+                    size = int(self.headers["Content-Length"])
+                    body = self.rfile.read(size)
+                    if len(body) == size:  # else the client is gone
+                        proxy._handle(self, body)
 
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
