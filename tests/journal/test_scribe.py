@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tardis_machine.journal import (
 )
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.scribe import JournalClosedError
+from tests.journal.hanging_disk import HangingDisk
 
 Open = Callable[..., Scribe]
 LINE = b"x" * 3_999 + b"\n"
@@ -88,18 +88,10 @@ async def test_small_entries_of_a_flow_that_come_together_become_one(
 ) -> None:
     """Not over what is missing, nor with what takes no position, and not without bounds."""
     journal = scribe()
-    reached, free = threading.Event(), threading.Event()
-    real = os.writev
-
-    def hanging(fd: int, parts: Sequence[bytes]) -> int:
-        reached.set()
-        assert free.wait(60)
-        return real(fd, parts)
-
-    monkeypatch.setattr(os, "writev", hanging)
+    disk = HangingDisk(monkeypatch)
     mine, other = flow(request="mine"), flow(WhenFull.DROP, request="other")
     tickets = [journal.submit(mine, b"first\n", 1, 0)]
-    await until(reached.is_set)  # whatever follows is taken at once
+    await until(disk.reached.is_set)  # whatever follows is taken at once
     tickets += [journal.submit(mine, b"a%d\n" % number, 1, number) for number in (1, 2)]
     tickets.append(journal.submit(other, b"b0\n", 1, 0))
     tickets.append(journal.submit(mine, b"a3\na4\n", 2, 3))
@@ -108,7 +100,7 @@ async def test_small_entries_of_a_flow_that_come_together_become_one(
     tickets.append(journal.submit(mine, b"a7\n", 1, 7))
     tickets.append(journal.submit(other, b"y" * 70_000 + b"\n", 1, 1))
     tickets.append(journal.submit(other, b"b2\n", 1, 2))
-    free.set()
+    disk.free.set()
     for ticket in tickets:
         await ticket
     journal.close()
@@ -135,21 +127,13 @@ async def test_a_disk_that_hangs_holds_the_response_and_not_the_loop(
     scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     journal = scribe(fsync=0.0)
-    reached, free = threading.Event(), threading.Event()
-    real = getattr(os, call)
-
-    def hanging(*args: object) -> object:
-        reached.set()
-        assert free.wait(60)
-        return real(*args)
-
-    monkeypatch.setattr(os, call, hanging)
+    disk = HangingDisk(monkeypatch, call)
     ticket = journal.submit(flow(), LINE, 1, 0)
-    await until(reached.is_set)
+    await until(disk.reached.is_set)
     for _ in range(20):  # the loop goes round
         await asyncio.sleep(0)
     assert not ticket.done
-    free.set()
+    disk.free.set()
     await ticket
     assert positions(tmp_path) == [0]
 
@@ -232,22 +216,14 @@ async def test_live_goes_on_while_the_disk_hangs_and_memory_has_an_end(
 ) -> None:
     monkeypatch.setattr("tardis_machine.journal.scribe._MOST_QUEUED_BYTES", 10 * len(LINE))
     journal = scribe()
-    reached, free = threading.Event(), threading.Event()
-    writev = os.writev
-
-    def hanging(fd: int, parts: Sequence[bytes]) -> int:
-        reached.set()
-        assert free.wait(60)
-        return writev(fd, parts)
-
-    monkeypatch.setattr(os, "writev", hanging)
+    disk = HangingDisk(monkeypatch)
     live = flow(WhenFull.DROP)
     tickets = [journal.submit(live, LINE, 1, 0)]
-    await until(reached.is_set)
+    await until(disk.reached.is_set)
     tickets += [journal.submit(live, LINE, 1, number) for number in range(1, 20)]
     assert [ticket.done for ticket in tickets] == [False] * 12 + [True] * 8
     assert journal.lost == 8
-    free.set()
+    disk.free.set()
     for ticket in tickets:
         await ticket
 

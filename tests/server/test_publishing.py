@@ -3,11 +3,8 @@
 import asyncio
 import base64
 import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
+from tests.journal.hanging_disk import HangingDisk
 from tests.live.feeds import XBT, bitmex_trade
 from tests.server.conftest import Served, Start, free_ports, until
 from tests.server.test_http import OPTIONS, library
@@ -161,21 +159,6 @@ async def test_an_answer_that_is_no_stream_has_its_ids_too(
     async with served.client.get(served.http("/nowhere")) as response:
         assert response.status == 404
         assert response.headers["X-Request-Id"] != asked
-
-
-class HangingDisk:
-    """Lets no entry of the journal through until it is freed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reached, self.free = threading.Event(), threading.Event()
-        writev = os.writev
-
-        def hanging(fd: int, parts: Sequence[bytes]) -> int:
-            self.reached.set()
-            assert self.free.wait(60)
-            return writev(fd, parts)
-
-        monkeypatch.setattr(os, "writev", hanging)
 
 
 async def test_a_disk_that_hangs_holds_no_other_request(

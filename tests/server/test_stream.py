@@ -32,6 +32,17 @@ async def exchange(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedExc
         yield running
 
 
+async def publishing(start: Start, tmp_path: Path) -> tuple[Served, Path]:
+    """Start a server with a bus; give the file that this writes."""
+    file = tmp_path / "events.ndjson"
+    served = await start(
+        event_bus={"provider": "file", "path": str(file)},
+        journal={"dir": tmp_path / "journal"},
+        **QUICK,
+    )
+    return served, file
+
+
 async def connect(served: Served, options: Any) -> Socket:
     return await served.client.ws_connect(served.ws(PATH, options), max_msg_size=0)
 
@@ -195,12 +206,7 @@ async def test_a_server_that_stops_says_so(start: Start, exchange: ScriptedExcha
 async def test_everything_live_reaches_the_buses_once(
     start: Start, exchange: ScriptedExchange, tmp_path: Path
 ) -> None:
-    file = tmp_path / "events.ndjson"
-    served = await start(
-        event_bus={"provider": "file", "path": str(file)},
-        journal={"dir": tmp_path / "journal"},
-        **QUICK,
-    )
+    served, file = await publishing(start, tmp_path)
     clients = [await connect(served, TRADES) for _ in range(2)]
     unpublished = await connect(served, BOOKS | {"publish": False})
     peers = [await exchange.accepted(), await exchange.accepted()]
@@ -232,12 +238,7 @@ async def test_everything_live_reaches_the_buses_once(
 async def test_positions_are_counted_over_all_streams_of_a_response(
     start: Start, exchange: ScriptedExchange, tmp_path: Path
 ) -> None:
-    file = tmp_path / "events.ndjson"
-    served = await start(
-        event_bus={"provider": "file", "path": str(file)},
-        journal={"dir": tmp_path / "journal"},
-        **QUICK,
-    )
+    served, file = await publishing(start, tmp_path)
     symbols = ("A", "B")
     client = await connect(served, [TRADES | {"symbols": [each]} for each in symbols])
     peers = [await exchange.accepted(), await exchange.accepted()]

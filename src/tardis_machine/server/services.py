@@ -12,7 +12,7 @@ from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
-from tardis_machine.options import ReplayNormalizedOptions, StreamNormalizedOptions
+from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.replay import Batch
 from tardis_machine.server import identity
@@ -94,7 +94,7 @@ class Services:
 
     def journal(
         self,
-        options: Sequence[ReplayNormalizedOptions | StreamNormalizedOptions],
+        options: Sequence[ReplayNormalizedOptions],
         *,
         flow: str,
         transport: str,
