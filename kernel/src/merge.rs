@@ -21,7 +21,7 @@ impl<'a> Part<'a> {
         if next > end || end > taken.times() {
             return Err(PyIndexError::new_err("no such local timestamp"));
         }
-        Ok(Self { taken, data: taken.bytes(py), next, end })
+        Ok(Self { taken, data: taken.text(py), next, end })
     }
 
     /// The first local time that is left.

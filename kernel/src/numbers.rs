@@ -1,5 +1,7 @@
 //! Number text exactly as JavaScript prints it, and in plain decimal notation.
 
+use crate::emit::Sink;
+
 /// Text that is not a finite number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotANumber;
@@ -106,7 +108,7 @@ impl Form {
 }
 
 /// Print a double as JavaScript does.
-pub fn write_float(number: f64, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+pub fn write_float(number: f64, out: &mut impl Sink) -> Result<(), NotANumber> {
     if !number.is_finite() {
         return Err(NotANumber);
     }
@@ -116,7 +118,7 @@ pub fn write_float(number: f64, out: &mut Vec<u8>) -> Result<(), NotANumber> {
 
 /// Print a JSON number, already scanned, as JavaScript does.
 #[inline]
-pub fn write_scanned(text: &[u8], form: &Form, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+pub fn write_scanned(text: &[u8], form: &Form, out: &mut impl Sink) -> Result<(), NotANumber> {
     if let Some(end) = form.plain_end(text) {
         out.extend_from_slice(&text[..end]);
         return Ok(());
@@ -125,7 +127,7 @@ pub fn write_scanned(text: &[u8], form: &Form, out: &mut Vec<u8>) -> Result<(), 
 }
 
 /// Print the text of a number, whatever form it has, as JavaScript does.
-pub fn write_text(text: &[u8], out: &mut Vec<u8>) -> Result<(), NotANumber> {
+pub fn write_text(text: &[u8], out: &mut impl Sink) -> Result<(), NotANumber> {
     match scan(text) {
         Some(form) if form.end == text.len() => write_scanned(text, &form, out),
         _ => write_float(parse(text)?, out),

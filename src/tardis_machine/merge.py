@@ -11,22 +11,28 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from tardis_machine.emit import Taken
+from tardis_machine.emit import Taken, Written
 from tardis_machine.history import ReaderClosedError
 from tardis_machine.kernel import kernel
 from tardis_machine.pacing import Schedule
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Whole lines that never end inside a local timestamp; may be empty.
 
     `hidden` are control events that follow, and that the client did not ask for.
     """
 
-    data: bytes
+    data: Written
     count: int
     hidden: bytes = b""
     hidden_count: int = 0
+
+
+class Batch(Chunk, frozen=True, gc=False):
+    """The same for anyone, as bytes that nobody can change."""
+
+    data: bytes
 
 
 class Part(NamedTuple):
@@ -50,18 +56,26 @@ class Merged:
         self.hidden = hidden
         self._parts = parts
 
+    def chunk(self) -> Chunk:
+        """All of them as one, without a copy if they are of one run."""
+        return Chunk(self._data(), self.count, *self._hidden())
+
     def batch(self) -> Batch:
         """All of them as one."""
-        data = self._data()
+        return Batch(bytes(self._data()), self.count, *self._hidden())
+
+    def _hidden(self) -> tuple[bytes, int]:
         if not self.hidden:
-            return Batch(data, self.count)
+            return b"", 0
         hidden = b"".join(taken.data for taken in self.hidden)
-        return Batch(data, self.count, hidden, sum(taken.count for taken in self.hidden))
+        return hidden, sum(taken.count for taken in self.hidden)
 
     def by_stream(self) -> Iterator[tuple[int, bytes]]:
         """Whole lines with the number of the stream that they come from, in order."""
         if self._is_of_one:
-            return ((part.stream, part.run.data(part.first, part.end)) for part in self._parts)
+            return (
+                (stream, bytes(run.data(first, end))) for stream, run, first, end in self._parts
+            )
         messages, order = self._interleaved()
         streams = [
             stream for stream, run, first, end in self._parts for _ in range(run.count(first, end))
@@ -73,7 +87,7 @@ class Merged:
         parts = self._parts
         return not parts or parts[0].stream == parts[-1].stream
 
-    def _data(self) -> bytes:
+    def _data(self) -> Written:
         if self._is_of_one:
             data = [run.data(first, end) for _, run, first, end in self._parts]
             return data[0] if len(data) == 1 else b"".join(data)
@@ -351,12 +365,12 @@ class _Run:
         start, stop = self._span(first, end)
         return stop - start
 
-    def data(self, first: int, end: int) -> bytes:
+    def data(self, first: int, end: int) -> Written:
         """Their lines."""
         if first == 0 and end == self._size:
-            return self.taken.data
+            return self.taken.written
         ends = self._ends = self._ends or self.taken.ends
-        return self.taken.data[ends[first - 1] if first else 0 : ends[end - 1]]
+        return self.taken.written[ends[first - 1] if first else 0 : ends[end - 1]]
 
     def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
         """Add a key for each message, and the messages without their line ends."""

@@ -161,8 +161,9 @@ class Normalizer:
             taken, self._before_hidden = self._before_hidden, None
             return taken
         taken = self._emitter.take()
-        if taken.data:
-            fitting = _RUN_BYTES * self._ran // len(taken.data)
+        size = len(taken.written)
+        if size:
+            fitting = _RUN_BYTES * self._ran // size
             self._pace = min(self._pace, max(_MIN_LINES, fitting))
         return taken
 

@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyFloat, PyInt, PyString};
 
 use super::engine::Engine;
 use super::levels::Refused;
+use super::out::Sink;
 use super::text::write_quoted;
 use crate::numbers;
 use crate::times::Printed;
@@ -32,7 +33,7 @@ pub struct Odd {
 impl Odd {
     /// Write a number as JavaScript prints it.
     #[inline]
-    pub fn number(&self, number: &Bound<PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
+    pub fn number(&self, number: &Bound<PyAny>, out: &mut impl Sink) -> PyResult<()> {
         if let Ok(text) = number.cast::<PyString>() {
             if numbers::write_text(text.to_str()?.as_bytes(), out).is_ok() {
                 return Ok(());
@@ -64,7 +65,7 @@ impl Odd {
 
     /// Write a number unless it is None; tells whether there was one.
     #[inline]
-    pub fn optional(&self, key: &[u8], number: Option<&Bound<PyAny>>, out: &mut Vec<u8>) -> PyResult<()> {
+    pub fn optional(&self, key: &[u8], number: Option<&Bound<PyAny>>, out: &mut impl Sink) -> PyResult<()> {
         match number {
             None => Ok(()),
             Some(number) => {
@@ -102,7 +103,7 @@ impl Odd {
 
     /// Write an id with its key.
     #[inline]
-    pub fn id(&self, id: Option<&Bound<PyAny>>, out: &mut Vec<u8>) -> PyResult<()> {
+    pub fn id(&self, id: Option<&Bound<PyAny>>, out: &mut impl Sink) -> PyResult<()> {
         const KEY: &[u8] = b",\"id\":";
         let Some(id) = id else { return Ok(()) };
         out.extend_from_slice(KEY);
@@ -144,7 +145,7 @@ pub fn unquoted(text: &[u8]) -> &[u8] {
     }
 }
 
-pub fn write_integer(number: i64, out: &mut Vec<u8>) {
+pub fn write_integer(number: i64, out: &mut impl Sink) {
     let mut digits = [0; 20];
     let mut start = digits.len();
     let mut rest = number.unsigned_abs();

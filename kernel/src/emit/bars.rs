@@ -1,6 +1,7 @@
 //! Trade bars by time, trades or volume.
 
 use super::levels::Refused;
+use super::out::Sink;
 use super::text::Text;
 use crate::numbers::write_float;
 use crate::times::{Printed, Printer};
@@ -136,7 +137,7 @@ impl Bar {
     }
 
     /// Write it, and begin anew.
-    pub fn finish(&mut self, kind: &BarType, whose: &[u8], time: &[u8], local: &[u8], out: &mut Vec<u8>) {
+    pub fn finish(&mut self, kind: &BarType, whose: &[u8], time: &[u8], local: &[u8], out: &mut impl Sink) {
         let bar = std::mem::take(self);
         out.extend_from_slice(b"{\"type\":\"trade_bar\",\"symbol\":");
         out.extend_from_slice(whose);
@@ -164,7 +165,7 @@ impl Bar {
     }
 }
 
-fn number(key: &[u8], number: f64, out: &mut Vec<u8>) {
+fn number(key: &[u8], number: f64, out: &mut impl Sink) {
     out.extend_from_slice(key);
     if write_float(number, out).is_err() {
         out.extend_from_slice(b"null");

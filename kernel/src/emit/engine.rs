@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::bars::{Bar, BarType, Trade};
 use super::levels::{Levels, Needs, Refused, computable};
+use super::out::{Out, Sink};
 use super::snapshots::{SnapshotType, Snapshots, Writing};
 use super::text::write_quoted;
 use crate::hashing::Seeded;
@@ -62,12 +63,10 @@ pub struct Mark {
     pub count: u32,
 }
 
-const ROOMY: usize = 64 * 1024;
-
 /// The messages since the last take.
 #[derive(Default)]
 pub struct Output {
-    pub data: Vec<u8>,
+    pub data: Out,
     pub count: u32,
     pub stamps: Vec<u8>,
     pub marks: Vec<Mark>,
@@ -84,14 +83,8 @@ impl Output {
         }
     }
 
-    /// Give the marks and begin anew. The next batch will be about as long, and in the same place as long as that is
-    /// not far too large: memory that was written lately is still in the processor's cache.
+    /// Give the marks and begin anew.
     pub fn restart(&mut self) -> (Vec<u8>, Vec<Mark>) {
-        let size = self.data.len();
-        self.data.clear();
-        if size > 0 && self.data.capacity() > ROOMY + 4 * size {
-            self.data.shrink_to(2 * size);
-        }
         (self.count, self.marked) = (0, 0);
         let stamps = Vec::with_capacity(self.stamps.len());
         let marks = Vec::with_capacity(self.marks.len());
@@ -445,7 +438,7 @@ fn write_change(writing: &mut Writing, head: &[u8], bids: &Levels, asks: &Levels
 }
 
 #[inline]
-fn write_times(time: &[u8], local: &[u8], out: &mut Vec<u8>) {
+fn write_times(time: &[u8], local: &[u8], out: &mut Out) {
     out.extend_from_slice(b",\"timestamp\":\"");
     out.extend_from_slice(time);
     out.extend_from_slice(b"\",\"localTimestamp\":\"");

@@ -7,6 +7,7 @@ mod engine;
 mod groups;
 mod layouts;
 mod levels;
+mod out;
 mod shapes;
 mod snapshots;
 mod tables;
@@ -28,6 +29,8 @@ use bars::{BarType, Kind};
 use engine::{BOOK_TICKER, DERIVATIVE_TICKER, Engine, FUNDING_TIME, LIQUIDATION, Mark, OPTION_SUMMARY};
 use layouts::Layout;
 use levels::{Levels, Needs};
+pub use out::Sink;
+use out::{Out, Written};
 pub use shapes::{Gate, Gates, Times};
 use shapes::{Memory, Shapes};
 use snapshots::SnapshotType;
@@ -132,8 +135,7 @@ impl Column {
 /// The bytes emitted since the last take, and where each local timestamp's end.
 #[pyclass(frozen, module = "tardis_machine_kernel")]
 pub struct Taken {
-    #[pyo3(get)]
-    data: Py<PyBytes>,
+    written: Written,
     #[pyo3(get)]
     count: u32,
     marks: Arc<Marks>,
@@ -144,8 +146,8 @@ impl Taken {
         Column { marks: self.marks.clone(), aspect }
     }
 
-    pub fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
-        self.data.as_bytes(py)
+    pub fn text<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        self.written.text(py)
     }
 
     /// How many local timestamps there are.
@@ -167,6 +169,17 @@ impl Taken {
 
 #[pymethods]
 impl Taken {
+    #[getter]
+    fn data(&self, py: Python) -> Py<PyBytes> {
+        self.written.bytes(py).clone_ref(py)
+    }
+
+    /// The same without a copy: bytes, or a bytearray.
+    #[getter]
+    fn written<'py>(&self, py: Python<'py>) -> Object<'py> {
+        self.written.object(py)
+    }
+
     #[getter]
     fn stamps(&self) -> Column {
         self.column(Aspect::Stamp)
@@ -295,12 +308,12 @@ impl Emitter {
         guarded(|| Ok(self.engine.close_bars()?))
     }
 
-    fn take(&mut self, py: Python) -> Taken {
+    fn take(&mut self, py: Python) -> PyResult<Taken> {
         let output = self.engine.finished();
-        let data = PyBytes::new(py, &output.data).unbind();
+        let written = output.data.take(py)?;
         let count = output.count;
         let (stamps, marks) = output.restart();
-        Taken { data, count, marks: Arc::new(Marks { stamps, marks }) }
+        Ok(Taken { written, count, marks: Arc::new(Marks { stamps, marks }) })
     }
 
     fn order_book_ticker(&mut self, keys: Vec<String>) -> PyResult<()> {
@@ -776,7 +789,7 @@ impl Emitter {
         message_type: &[u8],
         symbol: usize,
         timestamp: Optional,
-        fields: impl FnOnce(&Odd, [usize; 4], &mut Vec<u8>) -> PyResult<()>,
+        fields: impl FnOnce(&Odd, [usize; 4], &mut Out) -> PyResult<()>,
     ) -> PyResult<()> {
         let start = self.engine.output.data.len();
         let result = guarded(|| {
@@ -792,7 +805,7 @@ impl Emitter {
         result
     }
 
-    fn control(&mut self, message_type: &[u8], fields: impl FnOnce(&mut Vec<u8>)) {
+    fn control(&mut self, message_type: &[u8], fields: impl FnOnce(&mut Out)) {
         let local = self.engine.local().to_vec();
         let out = &mut self.engine.output.data;
         out.extend_from_slice(b"{\"type\":\"");

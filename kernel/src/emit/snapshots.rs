@@ -3,6 +3,7 @@
 use super::book::{Book, Side};
 use super::groups::Groups;
 use super::levels::{Levels, Refused};
+use super::out::{Out, Sink};
 use crate::times::{Printed, Printer};
 
 /// A computed type that was asked for.
@@ -119,13 +120,13 @@ impl Snapshot {
 }
 
 /// Where snapshots are written, and what all of one change have in common.
-pub struct Writing<'a> {
-    pub out: &'a mut Vec<u8>,
+pub struct Writing<'a, S = Out> {
+    pub out: &'a mut S,
     pub count: &'a mut u32,
     pub local: &'a [u8],
 }
 
-impl Writing<'_> {
+impl<S: Sink> Writing<'_, S> {
     fn write(&mut self, snapshot: &Snapshot, time: &[u8]) {
         let out = &mut *self.out;
         out.extend_from_slice(&snapshot.head);

@@ -1,5 +1,7 @@
 //! Short texts without an allocation of their own.
 
+use super::out::Sink;
+
 /// As long as a level's text nearly always is.
 const INLINE: usize = 46;
 
@@ -64,7 +66,7 @@ impl Text {
 }
 
 /// Write a JSON string, escaped as Python's json and JavaScript do.
-pub fn write_quoted(text: &str, out: &mut Vec<u8>) {
+pub fn write_quoted(text: &str, out: &mut impl Sink) {
     out.push(b'"');
     for byte in text.bytes() {
         match byte {

@@ -25,6 +25,7 @@ from tardis_machine.emit.protocol import (
     Id,
     Side,
     Taken,
+    Written,
 )
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Sided",
     "Signed",
     "Taken",
+    "Written",
     "create",
     "parse",
     "parse_all",

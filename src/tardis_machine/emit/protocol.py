@@ -33,6 +33,10 @@ ASK_FIRST: Final[BookTickerKeys] = ("askPrice", "askAmount", "bidPrice", "bidAmo
 AMOUNTS_FIRST: Final[BookTickerKeys] = ("askAmount", "askPrice", "bidAmount", "bidPrice")
 
 
+Written = bytes | bytearray
+"""Bytes as whoever wrote them has them: nobody changes them any more."""
+
+
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """The bytes emitted since the last take, and where each local timestamp's end.
 
@@ -45,6 +49,11 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     stamps: Sequence[str] = ()
     ends: Sequence[int] = ()
     counts: Sequence[int] = ()
+
+    @property
+    def written(self) -> Written:
+        """The same as `data`; of a compiled emitter without a copy."""
+        return self.data
 
     @property
     def is_ordered(self) -> bool:

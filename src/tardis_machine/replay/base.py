@@ -19,6 +19,7 @@ from tardis_machine.waiting import settled
 Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]
 M_co = TypeVar("M_co", covariant=True)
 B = TypeVar("B")
+C = TypeVar("C")
 
 
 class ReplayEndedError(TardisMachineError):
@@ -150,6 +151,10 @@ class MessageReplay(Replay, Generic[B, M_co]):
 
     def batches(self) -> Generator[B, None, None]:
         """Replay to the end, as the bytes that the server sends."""
+        return self._begin(self._steps())
+
+    def _begin(self, steps: Iterator[C]) -> Generator[C, None, None]:
+        """Run a replay that was not begun before."""
         if self._ended:
             raise ReplayEndedError("was read to its end")
         if self._closed:
@@ -157,11 +162,11 @@ class MessageReplay(Replay, Generic[B, M_co]):
         if self._begun:
             raise ReplayEndedError("is being read")
         self._begun = True
-        return self._whole()
+        return self._whole(steps)
 
-    def _whole(self) -> Generator[B, None, None]:
+    def _whole(self, steps: Iterator[C]) -> Generator[C, None, None]:
         try:
-            yield from self._steps()
+            yield from steps
             self._ended = True
         finally:
             self.close()

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from tardis_machine import arrow, exchanges
 from tardis_machine.arrow import TableOptions
@@ -11,7 +11,7 @@ from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
 from tardis_machine.history import History
-from tardis_machine.merge import Batch, merge
+from tardis_machine.merge import Batch, Chunk, Merged, merge
 from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, normalizer_type
 from tardis_machine.options import ReplayNormalizedOptions
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Chunk)
 
 
 class TableTypeError(TardisMachineError):
@@ -113,10 +115,17 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     def pending(self) -> Future[object] | None:
         return self._merge.pending()
 
+    def chunks(self) -> Iterator[Chunk]:
+        """Replay to the end, as `batches` does, for who does nothing but send it."""
+        return self._begin(self._run(Merged.chunk))
+
     def _steps(self) -> Iterator[Batch]:
+        return self._run(Merged.batch)
+
+    def _run(self, give: Callable[[Merged], C]) -> Iterator[C]:
         try:
-            for merged in self._merge.steps():
-                yield merged.batch()
+            # No name holds what was given: its memory is free for what comes next.
+            yield from map(give, self._merge.steps())
         finally:
             self._report()
 

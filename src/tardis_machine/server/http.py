@@ -15,9 +15,11 @@ from typing import Final
 
 from aiohttp import HttpVersion11, web
 
+from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.merge import Chunk
 from tardis_machine.options import parse_replay
-from tardis_machine.replay import Batch, RawReplay, replay_normalized_many, replay_raw
+from tardis_machine.replay import RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError
@@ -98,13 +100,14 @@ class HttpRoutes:
                 options, flow="http-replay", transport="http", route="/replay-normalized"
             )
             replay = replay_normalized_many(options, history=services.history, strict=strict)
-            return await self._stream(request, replay, replay.batches(), journal)
+            batches = replay.chunks() if journal is None else replay.batches()
+            return await self._stream(request, replay, batches, journal)
 
     async def _stream(
         self,
         request: web.BaseRequest,
         replay: Replay,
-        batches: Iterator[Batch],
+        batches: Iterator[Chunk],
         journal: Journal | None = None,
     ) -> web.StreamResponse:
         route = request.path.removesuffix("/")
@@ -116,7 +119,7 @@ class HttpRoutes:
 
         outlet = Outlet(request, services.limits.config.stall_timeout_s)
 
-        async def send(data: bytes) -> None:
+        async def send(data: Written) -> None:
             if not response.prepared:
                 await response.prepare(request)
                 request.writer.send_headers()
@@ -184,10 +187,10 @@ class HttpRoutes:
         return web.Response(body=body, headers={"Content-Type": metrics.content_type})
 
 
-def _counted(replay: RawReplay[object]) -> Iterator[Batch]:
+def _counted(replay: RawReplay[object]) -> Iterator[Chunk]:
     before = 0
     for data in replay.batches():
-        yield Batch(data, replay.messages - before)
+        yield Chunk(data, replay.messages - before)
         before = replay.messages
 
 

@@ -48,7 +48,7 @@ class Outlet:
         """Bytes of the response so far; a WebSocket's control frames do not count."""
         return self._request.writer.output_size + self._bypassing
 
-    def write(self, *parts: bytes) -> None:
+    def write(self, *parts: bytes | bytearray) -> None:
         """Write past aiohttp, which would put parts together first: a copy of everything."""
         transport = self._request.transport
         if transport is None or transport.is_closing():

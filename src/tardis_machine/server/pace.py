@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tardis_machine.replay import Batch
+from tardis_machine.emit import Written
+from tardis_machine.merge import Chunk
 from tardis_machine.waiting import settled
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Replay(Protocol):
 
 async def deliver(
     replay: Replay,
-    batches: Iterator[Batch],
-    send: Callable[[bytes, int], Awaitable[None]],
+    batches: Iterator[Chunk],
+    send: Callable[[Written, int], Awaitable[None]],
     *,
     turns: Turns,
     journal: Journal | None = None,
@@ -119,6 +120,7 @@ async def deliver(
         if batch is None:
             break
         held.add(batch)
+        del batch  # its memory is free for the next as soon as it is sent
         if held.size >= _HELD_BYTES:
             await held.flush()
         else:
@@ -129,7 +131,7 @@ async def deliver(
 class _Piece(NamedTuple):
     """Something to be sent once it is written; what the client must not see has no data."""
 
-    data: bytes
+    data: Written
     messages: int
     size: int
     written: "Ticket | None"
@@ -144,18 +146,18 @@ class _Held:
     """
 
     def __init__(
-        self, send: Callable[[bytes, int], Awaitable[None]], journal: Journal | None
+        self, send: Callable[[Written, int], Awaitable[None]], journal: Journal | None
     ) -> None:
         self.size = 0
         self._send = send
         self._journal = journal
-        self._made: list[bytes] = []
+        self._made: list[Written] = []
         self._made_messages = self._made_bytes = 0
         self._pieces: deque[_Piece] = deque()
         self._sent_at = time.monotonic()
         self._begun = False
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Chunk) -> None:
         """Hold a batch."""
         if batch.data:
             self._made.append(batch.data)
@@ -194,12 +196,12 @@ class _Held:
             count, self._made_messages = self._made_messages, 0
             self._made.clear()
             self._made_bytes = 0
-            written = None if self._journal is None else self._journal.append(data, count)
+            written = None if self._journal is None else self._journal.append(bytes(data), count)
             self._pieces.append(_Piece(data, count, len(data), written))
 
     async def send_written(self) -> None:
         """Send what may be sent by now; raises what kept the next from being written."""
-        found: list[bytes] = []
+        found: list[Written] = []
         count = 0
         failure = None
         while self._pieces and failure is None:
@@ -223,6 +225,6 @@ class _Held:
         if failure is not None:
             raise failure
 
-    async def _out(self, data: bytes, count: int) -> None:
+    async def _out(self, data: Written, count: int) -> None:
         self._begun = True
         await self._send(data, count)

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tardis_machine.emit import Written
 from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
+from tardis_machine.merge import Chunk
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
-from tardis_machine.replay import Batch
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
 from tardis_machine.server.handover import Handover
@@ -117,8 +118,8 @@ class Services:
         self,
         route: str,
         replay: Replay,
-        batches: Iterator[Batch],
-        send: Callable[[bytes], Awaitable[None]],
+        batches: Iterator[Chunk],
+        send: Callable[[Written], Awaitable[None]],
         outlet: Outlet,
         journal: Journal | None = None,
     ) -> None:
@@ -128,7 +129,7 @@ class Services:
         total = size = 0
         began = time.monotonic()
 
-        async def counted(data: bytes, count: int) -> None:
+        async def counted(data: Written, count: int) -> None:
             nonlocal total, size
             await send(data)
             total += count

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import WebSocketError, WSMsgType, web
 
+from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.server import identity
 from tardis_machine.server.answers import text_of
@@ -112,9 +113,9 @@ class Session:
         await self.response.prepare(self._request)
         self._hear()
 
-    async def send(self, lines: bytes) -> None:
+    async def send(self, lines: Written) -> None:
         """Send a frame per line and wait until the client has taken most of them."""
-        self.write(text_frames(lines))
+        self.write(text_frames(bytes(lines)))
         await self.drain()
 
     def write(self, frames: bytes) -> None:

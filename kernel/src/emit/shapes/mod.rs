@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use super::engine::{BOOK_TICKER, Engine};
 use super::levels::{Levels, Needs, Refused, computable};
+use super::out::Sink;
 use super::tables::Table;
 use crate::hashing::Seeded;
 use crate::json::{Odd, Walker};
