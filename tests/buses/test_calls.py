@@ -25,8 +25,9 @@ Answer = Callable[[str, Sequence[Record]], Sequence[BusError | None]]
 
 
 def record(position: int, key: str, destination: str = "d", weight: int = 10) -> Record:
-    event = Event(b"", Series("x", key, "trade", "trade"), str(position), 0, position)
-    return Record(event, Target(destination, key, ()), weight)
+    series = Series("x", key, "trade", "trade")
+    event = Event(b"", series, str(position), 0, position)
+    return Record(event, Target(series, destination, key, ()), weight)
 
 
 class Service:

@@ -2,13 +2,15 @@
 
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tardis_machine.bronze.errors import EncodeError
 
+_LOCAL_US: Final = "q"
+_POSITION: Final = "Q"
 ID_LENGTH: Final = 32
 """Characters of an event id."""
 
@@ -72,6 +74,28 @@ class Buffers(NamedTuple):
     table: tuple[Series, ...]
 
 
+class Columns(NamedTuple):
+    """Events taken apart: what each has of its own, and its series `table[series[i]]`."""
+
+    values: list[bytes]
+    event_ids: list[str]
+    local_us: "array[int]"
+    positions: "array[int]"
+    series: Sequence[int]
+    table: Sequence[Series]
+
+    def only(self, wanted: Sequence[bool]) -> "Columns":
+        """Give those events that are wanted, all series with them."""
+        return Columns(
+            list(compress(self.values, wanted)),
+            list(compress(self.event_ids, wanted)),
+            array(_LOCAL_US, compress(self.local_us, wanted)),
+            array(_POSITION, compress(self.positions, wanted)),
+            list(compress(self.series, wanted)),
+            self.table,
+        )
+
+
 class EncodedBatch:
     """The events of a batch in order, one by one and in buffers; made where they are asked for.
 
@@ -105,16 +129,27 @@ class EncodedBatch:
 
     def events(self) -> list[Event]:
         if self._events is None:
-            self._events = _apart(self.buffers, self.values())
+            found = self.columns()
+            series = map(found.table.__getitem__, found.series)
+            self._events = list(
+                map(Event, found.values, series, found.event_ids, found.local_us, found.positions)
+            )
         return self._events
 
-    def series(self) -> tuple[Sequence[Series], Sequence[int]]:
-        """Give the series there are, and for each event the place of its own among them."""
-        if self._buffers is not None:
-            return self._buffers.table, self._buffers.series.tolist()
-        numbers: dict[Series, int] = {}
-        places = [numbers.setdefault(e.series, len(numbers)) for e in self.events()]
-        return tuple(numbers), places
+    def columns(self) -> Columns:
+        """Give what each event has of its own, without making any event."""
+        if self._buffers is None:
+            return _columns(self.events())
+        buffers = self._buffers
+        ids = buffers.ids.decode("ascii")
+        return Columns(
+            self.values(),
+            [ids[at : at + ID_LENGTH] for at in range(0, len(ids), ID_LENGTH)],
+            array(_LOCAL_US, buffers.local_us.tobytes()),
+            array(_POSITION, buffers.positions.tobytes()),
+            buffers.series.tolist(),
+            buffers.table,
+        )
 
     def values(self) -> list[bytes]:
         """Give the envelopes."""
@@ -133,29 +168,27 @@ def _position(result: Event | Rejected) -> int:
     return result.position
 
 
-def _flat(events: Sequence[Event]) -> Buffers:
-    table = {series: place for place, series in enumerate(dict.fromkeys(e.series for e in events))}
-    return Buffers(
-        data=b"".join([event.value for event in events]),
-        ends=memoryview(array("I", accumulate([len(event.value) for event in events]))),
-        ids="".join([event.event_id for event in events]).encode("ascii"),
-        series=memoryview(array("I", [table[event.series] for event in events])),
-        positions=memoryview(array("Q", [event.position for event in events])),
-        local_us=memoryview(array("q", [event.local_us for event in events])),
-        table=tuple(table),
+def _columns(events: Sequence[Event]) -> Columns:
+    numbers: dict[Series, int] = {}
+    places = [numbers.setdefault(event.series, len(numbers)) for event in events]
+    return Columns(
+        [event.value for event in events],
+        [event.event_id for event in events],
+        array(_LOCAL_US, [event.local_us for event in events]),
+        array(_POSITION, [event.position for event in events]),
+        places,
+        tuple(numbers),
     )
 
 
-def _apart(buffers: Buffers, values: Sequence[bytes]) -> list[Event]:
-    ids, table = buffers.ids.decode("ascii"), buffers.table
-    return [
-        Event(value, table[series], ids[at : at + ID_LENGTH], local_us, position)
-        for value, series, at, local_us, position in zip(
-            values,
-            buffers.series.tolist(),
-            range(0, len(ids), ID_LENGTH),
-            buffers.local_us.tolist(),
-            buffers.positions.tolist(),
-            strict=True,
-        )
-    ]
+def _flat(events: Sequence[Event]) -> Buffers:
+    columns = _columns(events)
+    return Buffers(
+        data=b"".join(columns.values),
+        ends=memoryview(array("I", accumulate(map(len, columns.values)))),
+        ids="".join(columns.event_ids).encode("ascii"),
+        series=memoryview(array("I", columns.series)),
+        positions=memoryview(columns.positions),
+        local_us=memoryview(columns.local_us),
+        table=tuple(columns.table),
+    )

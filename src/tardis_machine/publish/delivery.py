@@ -31,6 +31,7 @@ from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters
 from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.lanes import Lane, Lanes
 from tardis_machine.publish.loads import Batch, Load, Sent, Track, fitting, weight_of
+from tardis_machine.publish.record import Records
 
 _log = logging.getLogger(__name__)
 
@@ -248,7 +249,8 @@ class Delivery:
         if isinstance(found, Gap):
             context, line, position = self._encoding.announce(self.name, found)
             self._router.context = context
-            load.fill(context, self._router.route([self._encoding.event(context, line, position)]))
+            event = self._encoding.event(context, line, position)
+            load.fill(context, Records.of(self._router.route([event])))
         else:
             context, batch = self._encoding.events(load.track.log.name, found)
             load.unencodable = len(batch.rejected)
@@ -413,15 +415,15 @@ class Delivery:
             if count > records - len(batch.records) or weight > left:
                 count, weight = fitting(whole, records - len(batch.records), left)
                 if not count and not batch.records:
-                    count, weight = 1, whole[0].weight  # larger than any batch: alone
+                    count, weight = 1, whole.weights[0]  # larger than any batch: alone
             if count:
-                batch.add(load, whole[:count], weight)
+                batch.add(load, whole if count == len(whole) else whole[:count], weight)
             self._unsent -= count
             self._unsent_bytes -= weight
             if count < len(whole):
                 load.leave(whole[count:])
                 break
-            load.leave(())
+            load.leave(Records.of(()))
             self._queue.popleft()
         return batch
 
@@ -433,7 +435,7 @@ class Delivery:
             if batch.records and batch.weight + record.weight > self._limits.bytes:
                 break
             lane.take()
-            batch.add(load, (record,), record.weight)
+            batch.add(load, Records.of((record,)), record.weight)
 
     def _set_aside(self, load: Load) -> None:
         """Let those records of a load wait whose destination has a lane of its own."""
@@ -448,9 +450,10 @@ class Delivery:
                 self.statistics.held_back += 1
                 self.statistics.held_back_bytes += record.weight
         if len(staying) < len(load.records):
-            self._unsent -= len(load.records) - len(staying)
-            self._unsent_bytes -= load.weight - weight_of(staying)
-            load.leave(staying)
+            before, weight = len(load.records), load.weight
+            load.leave(Records.of(staying))
+            self._unsent -= before - len(staying)
+            self._unsent_bytes -= weight - load.weight
 
     def _send(self, batch: Batch) -> None:
         timeout_s = self._config.send_timeout_s

@@ -14,7 +14,7 @@ from tardis_machine.journal import (
     OtherVersionError,
     Reader,
 )
-from tardis_machine.publish.record import Record
+from tardis_machine.publish.record import Record, Records
 
 if TYPE_CHECKING:
     from tardis_machine.publish.lanes import Lane
@@ -71,7 +71,7 @@ class Load:
         self.messages = found.messages
         self.ingest_us = 0
         self.context = Context()
-        self.records: Sequence[Record] = ()
+        self.records = Records.of(())
         self.weight = 0
         self.accepted = 0
         self.open = 0
@@ -80,16 +80,16 @@ class Load:
         self.duplicates = 0
         self.due = 0.0
 
-    def fill(self, context: Context, records: Sequence[Record]) -> None:
+    def fill(self, context: Context, records: Records) -> None:
         self.context = context
         self.ingest_us = context.ingest_us or 0
         self.accepted = self.open = len(records)
         self.leave(records)
 
-    def leave(self, records: Sequence[Record]) -> None:
+    def leave(self, records: Records) -> None:
         """Keep these for a later batch."""
         self.records = records
-        self.weight = weight_of(records)
+        self.weight = sum(records.weights)
 
     def book(self, state: CursorState) -> None:
         """Enter all of it into the cursor's counts and move the cursor behind it."""
@@ -119,12 +119,12 @@ class Batch:
 
     def __init__(self, lane: "Lane") -> None:
         self.lane = lane
-        self.records: list[Record] = []
+        self.records = Records.of(())
         self.parts: list[tuple[Load, int]] = []
         self.weight = 0
 
-    def add(self, load: Load, records: Sequence[Record], weight: int) -> None:
-        self.records += records
+    def add(self, load: Load, records: Records, weight: int) -> None:
+        self.records.extend(records)
         self.parts.append((load, len(records)))
         self.weight += weight
 
@@ -146,8 +146,8 @@ def weight_of(records: Iterable[Record]) -> int:
 def fitting(records: Sequence[Record], count: int, room: int) -> tuple[int, int]:
     """Tell how many of the first records fit, and what they weigh."""
     total = 0
-    for number, record in enumerate(records[:count]):
-        if total + record.weight > room:
+    for number, weight in enumerate(Records.of(records[:count]).weights):
+        if total + weight > room:
             return number, total
-        total += record.weight
+        total += weight
     return min(count, len(records)), total

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from operator import add
+from typing import TYPE_CHECKING, Final, cast
 
 from tardis_machine.config import ConfigError
 from tardis_machine.messages import PAYLOAD_CASES
-from tardis_machine.publish.record import Headers, Record, Target
+from tardis_machine.publish.record import Headers, Record, Records, Target
 
 if TYPE_CHECKING:
     from tardis_machine.bronze import Context, EncodedBatch, Event, Series
@@ -181,24 +182,36 @@ class Router:
 
     def route(self, events: Sequence["Event"]) -> list[Record]:
         """Give the records of those events that the allow-list lets through, in order."""
-        numbers: dict[Series, int] = {}
-        places = [numbers.setdefault(event.series, len(numbers)) for event in events]
-        return self._records(events, tuple(numbers), places)
-
-    def route_batch(self, batch: "EncodedBatch") -> list[Record]:
-        """Do the same with a batch, which knows its series."""
-        return self._records(batch.events(), *batch.series())
-
-    def _records(
-        self, events: Sequence["Event"], table: Sequence["Series"], places: Sequence[int]
-    ) -> list[Record]:
-        targets = [self._target(series) for series in table]
         weigh = self._weigh
         return [
             Record(event, target, weigh(len(event.value)) + target.weight)
-            for event, place in zip(events, places, strict=True)
-            if (target := targets[place]) is not None
+            for event in events
+            if (target := self._target(event.series)) is not None
         ]
+
+    def route_batch(self, batch: "EncodedBatch") -> Records:
+        """Do the same with a batch, which knows its series, in columns."""
+        found = batch.columns()
+        targets = [self._target(series) for series in found.table]
+        if None in targets:
+            found = found.only([targets[place] is not None for place in found.series])
+        overheads = [0 if target is None else target.weight for target in targets]
+        sizes = list(map(len, found.values))
+        weighed = {size: self._weigh(size) for size in set(sizes)}
+        return Records(
+            found.values,
+            found.event_ids,
+            cast("list[Target]", list(map(targets.__getitem__, found.series))),
+            list(
+                map(
+                    add,
+                    map(weighed.__getitem__, sizes),
+                    map(overheads.__getitem__, found.series),
+                )
+            ),
+            found.local_us,
+            found.positions,
+        )
 
     def _target(self, series: "Series") -> Target | None:
         try:
@@ -221,7 +234,7 @@ class Router:
             template = self._routing.key
             key = destination if template is None else template.render(self._lookup(series))
             key = self._routing.fit_key(key)
-            plain = Target(destination, key, self._headers(series))
+            plain = Target(series, destination, key, self._headers(series))
             target = plain._replace(weight=self._overhead(plain))
         self._targets[series] = target
         return target

@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.extras import expect
 from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, RecordRejectedError
 from tardis_machine.publish.buses.fates import Fates, SendResult
-from tardis_machine.publish.record import Headers, Record, Target
+from tardis_machine.publish.record import Headers, Record, Records, Target
 from tardis_machine.publish.routing import Router, Routing, Template, payload_cases, routes
 
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -267,10 +268,11 @@ class EventBus(ABC, Generic[C]):
         """
         deadline = time.monotonic() + timeout_s
         fates = Fates(self.name, len(records))
+        columns = Records.of(records)
         try:
-            self._be_ready(records, timeout_s)
-            self._turn_away(records, fates)
-            self._deliver(records, fates, deadline)
+            self._be_ready(columns, timeout_s)
+            self._turn_away(columns, fates)
+            self._deliver(columns, fates, deadline)
         except BusError as error:
             fates.fail(fates.open(), error)
         except Exception as error:  # noqa: BLE001 - a bug in one bus must not stop it for good
@@ -345,7 +347,7 @@ class EventBus(ABC, Generic[C]):
         return sys.maxsize
 
     @abstractmethod
-    def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
+    def _deliver(self, records: Records, fates: Fates, deadline: float) -> None:
         """Send the records whose fate is open, and tell `fates` what became of each.
 
         What is raised, or left open, fails retriably.
@@ -360,25 +362,24 @@ class EventBus(ABC, Generic[C]):
         self._prepare([each for each in destinations if each not in unusable])
         return unusable
 
-    def _be_ready(self, records: Sequence[Record], timeout_s: float) -> None:
+    def _be_ready(self, records: Records, timeout_s: float) -> None:
         """Connect if need be, and look again for destinations that were missing."""
-        wanted = self._unusable and not self._unusable.keys().isdisjoint(
-            {record.destination for record in records}
-        )
+        wanted = self._unusable and not self._unusable.keys().isdisjoint(_destinations(records))
         if not self._is_open or wanted:
             self.connect(max(_SHORTEST_CONNECT_S, min(_CONNECT_TIMEOUT_S, timeout_s)))
 
-    def _turn_away(self, records: Sequence[Record], fates: Fates) -> None:
+    def _turn_away(self, records: Records, fates: Fates) -> None:
         """Settle what cannot be sent: too heavy for good, its destination missing for now."""
-        bounds: dict[str, int] = {}
+        bounds = {each: self._heaviest(each) for each in _destinations(records)}
+        usable = self._unusable.keys().isdisjoint(bounds)
+        if usable and max(records.weights, default=0) <= min(bounds.values(), default=0):
+            return
         for place, record in enumerate(records):
-            destination = record.target.destination
+            destination = record.destination
             if destination in self._unusable:
                 fates.fail([place], self._unusable[destination])
                 continue
-            bound = bounds.get(destination)
-            if bound is None:
-                bound = bounds[destination] = self._heaviest(destination)
+            bound = bounds[destination]
             if record.weight > bound:
                 reason = f"{record.weight} bytes, and the {self.noun} takes {bound} at most"
                 fates.fail([place], self._rejected(record, reason))
@@ -409,3 +410,7 @@ class EventBus(ABC, Generic[C]):
 
     def _rejected(self, record: Record, reason: str) -> RecordRejectedError:
         return RecordRejectedError(self.name, reason, destination=record.destination)
+
+
+def _destinations(records: Records) -> set[str]:
+    return set(map(attrgetter("destination"), records.targets))
