@@ -74,6 +74,8 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
         f"parquet.enable.dictionary#{column}": "false"
         for column in ("event_id", "local_ts", "event_ts", "position")
     },
+    # A batch of a stream is read back at once, a few times: to compress it costs more than that.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # What a writer holds before it writes: a quarter of Parquet's own, since memory may be small.
     "parquet.block.size": str(32 << 20),
     # A batch is mostly of one exchange and day, which would all go through one task.
@@ -96,8 +98,11 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    # Delta's 50 cost seconds a query on tables of a few thousand files.
-    "spark.databricks.delta.snapshotPartitions": "2",
+    # A batch of a stream has more queries than Spark's 100: all would be compiled again each time.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    # Delta's 50 cost seconds a query on tables of a few thousand files; and a task costs a tenth
+    # of a second, for each table and each commit.
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     # Its commits would list all files in their checksums as well, which nothing here reads.
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
