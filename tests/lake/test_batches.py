@@ -10,8 +10,10 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame, SparkSession
 
+from tardis_machine.lake import events as bronze
 from tardis_machine.lake import silver
-from tardis_machine.lake.batches import Written, grouped, write_batch, write_silver
+from tardis_machine.lake.batches import Written, write_batch, write_silver
+from tardis_machine.lake.groups import grouped, summed_up
 from tardis_machine.lake.rebuild import rebuild
 from tardis_machine.lake.spans import Span, condition
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Commit, Tables
@@ -81,6 +83,43 @@ def test_a_batch_is_written_once_however_often_it_comes(
         ("bid", 0, Decimal("61130.5")),
         ("bid", 1, Decimal(61130)),
     ]
+
+
+def test_what_a_batch_repeats_is_known_before_it_is_written(spark: SparkSession) -> None:
+    def told(*values: bytes) -> list[tuple[str | None, bool, bool, tuple[int, int] | None]]:
+        found = summed_up(bronze.inspected(records(spark, values)))
+        return sorted((g.case or "", g.repeats, g.twins, g.traded) for g in found)
+
+    first, last = START_US + 1000, START_US + 3000
+    alone = [trade(1, trade_id="1"), trade(3, trade_id="3"), trade(2, trade_id="2")]
+    assert told(*alone) == [("trade", False, False, (first, last))]
+    assert told(*alone, trade(2, trade_id="2")) == [("trade", True, True, (first, last))]
+    assert told(*alone, trade(2, trade_id="2", late_us=9)) == [
+        ("trade", False, True, (first, last))
+    ]
+    other = trade(2, trade_id="2", exchange="deribit", late_us=9)
+    assert {each[1:3] for each in told(*alone, other)} == {(False, False)}
+    # Without ids no two of them are one, however alike.
+    assert told(trade(1, trade_id=ZEROS), trade(1, trade_id=ZEROS, late_us=9), b"garbage") == [
+        ("", False, False, None),
+        ("trade", False, False, None),
+    ]
+    # What Bronze has does not say so much.
+    events = bronze.events(bronze.inspected(records(spark, alone)))
+    [group] = grouped(events)
+    assert (group.repeats, group.twins) == (False, True)
+    assert group.traded is not None
+    assert group.traded[0] < first < last < group.traded[1]
+
+
+def test_servers_may_take_one_trade_on_two_days(spark: SparkSession, tables: Tables) -> None:
+    copies = [trade(0, trade_id="a", late_us=us, event_id=f"{us + 9:032x}") for us in (-5, 0, 7)]
+    first = write_batch(tables, records(spark, copies[:2]), Commit("stream/a", 0))
+    assert first.inserted == {"trade": 1}
+    others = [copies[2], trade(1, trade_id="b")]
+    second = write_batch(tables, records(spark, others), Commit("stream/a", 1))
+    assert second.inserted == {"trade": 1}
+    assert sorted(row.trade_id for row in tables.read(SILVER["trade"]).collect()) == ["a", "b"]
 
 
 def test_an_event_id_is_there_once_even_if_its_content_changed(

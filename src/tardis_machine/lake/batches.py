@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import quarantine, silver
 from tardis_machine.lake.counting import Counted
-from tardis_machine.lake.spans import Span, condition
+from tardis_machine.lake.groups import TRADE, Group, summed_up
+from tardis_machine.lake.spans import condition, instant
 from tardis_machine.lake.tables import EVENTS, SILVER, Commit, Tables
 
 if TYPE_CHECKING:
@@ -34,17 +35,6 @@ class Written(NamedTuple):
     """When the bus took the newest of its records."""
 
 
-class Group(NamedTuple):
-    """A payload case of an exchange's day in a batch."""
-
-    case: str | None
-    span: Span
-    events: int
-    latest_us: int | None = None
-    repeats: bool = True
-    """Whether an event may be there more than once."""
-
-
 def write_batch(
     tables: Tables,
     records: "DataFrame",
@@ -60,7 +50,7 @@ def write_batch(
     inspected = bronze.inspected(records).persist()
     try:
         events = bronze.events(inspected)
-        groups = grouped(inspected)
+        groups = summed_up(inspected)
         latest = max((g.latest_us for g in groups if g.latest_us is not None), default=None)
         rejected = 0
         if any(group.case is None for group in groups):
@@ -76,32 +66,6 @@ def write_batch(
         return Written(appended, rejected + defective, inserted, latest)
     finally:
         inspected.unpersist()
-
-
-def grouped(events: "DataFrame") -> list[Group]:
-    """Tell what events hold, so that only tables and files they concern are touched.
-
-    Of inspected records, those that Bronze cannot take are a group without a case.
-    """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
-
-    read = f.col("reason").isNull() if "reason" in events.columns else f.lit(True)
-    keys = [f.when(read, f.col(name)).alias(name) for name in ("payload_case", "exchange", "day")]
-    # As numbers: a datetime would arrive in the zone of the driver's machine.
-    local_us = f.unix_micros("local_ts")
-    counts = (
-        f.min(local_us).alias("first"),
-        f.max(local_us).alias("last"),
-        f.count("*"),
-        f.max(f.unix_micros("timestamp")),
-        f.count_distinct(f.xxhash64("event_id")),
-    )
-    return [
-        Group(case, Span(exchange, first, last), count, latest, distinct < count)
-        for case, exchange, _, first, last, count, latest, distinct in events.groupBy(*keys)
-        .agg(*counts)
-        .collect()
-    ]
 
 
 def write_silver(
@@ -128,6 +92,7 @@ def _insert(tables: Tables, events: "DataFrame", case: str, groups: list[Group])
     table = SILVER[case]
     spans = [group.span for group in groups]
     repeats = any(group.repeats for group in groups)
+    traded = [group for group in groups if group.traded and case == TRADE]
     tables.create(table)
     counted = Counted(
         lambda: silver.rows(events, case),
@@ -140,13 +105,20 @@ def _insert(tables: Tables, events: "DataFrame", case: str, groups: list[Group])
         if repeats:
             # Rows are sorted for it, which costs more than to write them.
             rows = rows.dropDuplicates(list(EVENT_KEY))
-        if case != "trade":
+        if not traded:
             return rows
-        wider = [span.widened(_TRADE_SLACK_US) for span in spans]
-        known = tables.read(table).alias("t").where(condition(wider, "t"))
-        return silver.one_of_each_trade(rows, known)
+        known = tables.read(table).alias("t").where(_taken_before(traded, "t"))
+        return silver.one_of_each_trade(rows, known, twins=any(group.twins for group in groups))
 
     inserted = tables.insert_new(fresh, table, EVENT_KEY, condition(spans, "t"))
     if not counted.counts["defects"]:
         return inserted, 0
     return inserted, quarantine.set_aside_defects(tables, events, case)
+
+
+def _taken_before(traded: list[Group], alias: str) -> str:
+    """Confine a query to trades that may be among those of a batch, taken by another server."""
+    near = condition([group.span.widened(_TRADE_SLACK_US) for group in traded], alias)
+    times = [time for group in traded for time in group.traded or ()]
+    # The slack is long, and may hold millions.
+    return f"{near} AND {alias}.event_ts BETWEEN {instant(min(times))} AND {instant(max(times))}"

@@ -10,6 +10,7 @@ from google.protobuf import unknown_fields
 from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
 from tardis_machine.lake.decode.columns import TIME, outside_time, words
 from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, unframed
+from tardis_machine.lake.groups import SUMMARY, TRADE, summary
 from tardis_machine.lake.records import KEPT, schema_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ ENVELOPE: Final[dict[str, str]] = {
 EVENT: Final[dict[str, str]] = {**ENVELOPE, **KEPT}
 """The columns of `bronze/events`."""
 
-INSPECTED: Final[dict[str, str]] = {**EVENT, "reason": "STRING"}
-"""A record with its envelope; a `reason` keeps it out of Bronze."""
+INSPECTED: Final[dict[str, str]] = {**EVENT, "reason": "STRING", "summary": SUMMARY}
+"""A record with its envelope; a `reason` keeps it out of Bronze. Now and then one has a summary of
+some of them."""
 
 NEWER: Final = "newer"
 """The payload case of an event whose payload this version does not know: kept for the one that
@@ -72,22 +74,32 @@ def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         valid = pc.match_substring_regex(envelope.column("event_id"), _ID)
         _refuse(pc.invert(valid), "no event id of 32 hex characters", reasons)
         _refuse(pc.is_null(case), "no payload", reasons)
-        day = local.cast(pa.date32(), safe=False)
+        sound = enveloped(envelope)
         columns = {
             **{name: batch.column(name) for name in KEPT},
-            **{name: envelope.column(name) for name in ENVELOPE if name in envelope.schema.names},
-            "day": pc.if_else(_mask(reasons, len(batch)), None, day),
+            **sound,
+            "day": pc.if_else(_mask(reasons, len(batch)), None, sound["day"]),
             "payload_case": case,
             "data_type": data_type,
-            "ingest_ts": _within(envelope.column("ingest_ts")),
-            "local_ts": _within(local),
-            "origin": words(envelope.column("origin"), bronze_pb2.Origin.DESCRIPTOR, "unspecified"),
-            "position": envelope.column("position").cast(pa.int64(), safe=False),
-            "reason": _texts(reasons, len(batch)),
+            "reason": texts(reasons, len(batch)),
         }
+        columns["summary"] = summary(columns, envelope.column(TRADE))
         yield pa.RecordBatch.from_arrays(
             [columns[name] for name in INSPECTED], names=list(INSPECTED)
         )
+
+
+def enveloped(envelope: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Give the columns that do not depend on the payload, from decoded envelopes."""
+    local = envelope.column("local_ts")
+    return {
+        **{name: envelope.column(name) for name in ENVELOPE if name in envelope.schema.names},
+        "day": local.cast(pa.date32(), safe=False),
+        "ingest_ts": _within(envelope.column("ingest_ts")),
+        "local_ts": _within(local),
+        "origin": words(envelope.column("origin"), bronze_pb2.Origin.DESCRIPTOR, "unspecified"),
+        "position": envelope.column("position").cast(pa.int64(), safe=False),
+    }
 
 
 def _payload(envelope: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
@@ -140,7 +152,8 @@ def _mask(rows: dict[int, str], length: int) -> pa.Array:
     return pa.array([row in rows for row in range(length)])
 
 
-def _texts(rows: dict[int, str], length: int) -> pa.Array:
+def texts(rows: dict[int, str], length: int) -> pa.Array:
+    """Give what is said of some rows as a column."""
     if not rows:
         return pa.nulls(length, pa.string())
     return pa.array([rows.get(row) for row in range(length)], pa.string())

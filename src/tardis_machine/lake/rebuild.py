@@ -2,7 +2,8 @@
 
 import logging
 
-from tardis_machine.lake.batches import grouped, write_silver
+from tardis_machine.lake.batches import write_silver
+from tardis_machine.lake.groups import grouped
 from tardis_machine.lake.tables import EVENTS, SILVER, Tables
 
 log = logging.getLogger(__name__)

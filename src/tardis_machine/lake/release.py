@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import quarantine, silver
-from tardis_machine.lake.batches import grouped, write_silver
+from tardis_machine.lake.batches import write_silver
+from tardis_machine.lake.groups import grouped
 from tardis_machine.lake.records import KEPT
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 

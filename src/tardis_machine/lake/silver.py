@@ -20,6 +20,7 @@ from tardis_machine.lake.decode.columns import (
     time,
 )
 from tardis_machine.lake.decode.envelopes import envelopes, payloads
+from tardis_machine.lake.events import enveloped, texts
 from tardis_machine.lake.records import schema_of
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ KEY: Final[dict[str, str]] = {
 }
 """The columns that all Silver tables begin with."""
 
+_SAME_TRADE: Final = ("exchange", "symbol", "trade_id", "event_ts", "price", "amount", "side")
+
 DEFECT: Final = "defect"
 """Beside a table's columns: what keeps a row out of it."""
 
@@ -218,39 +221,36 @@ def columns(case: str) -> dict[str, str]:
 
 def rows(events: "DataFrame", case: str) -> "DataFrame":
     """Turn the Bronze events of one payload case into rows of its table, each with its defect."""
-    own = events.where(events.payload_case == case).select(*KEY, "value")
+    # All else is in the value, and each column costs as much to hand over as to decode.
+    own = events.where(events.payload_case == case).select("value")
     schema = schema_of({**columns(case), DEFECT: "STRING"})
     return own.mapInArrow(partial(_row_batches, case), schema)
 
 
-def one_of_each_trade(trades: "DataFrame", known: "DataFrame") -> "DataFrame":
+def one_of_each_trade(
+    trades: "DataFrame", known: "DataFrame", *, twins: bool = True
+) -> "DataFrame":
     """Leave out trades that another server took as well: those in `known`, and all but one here.
 
     They are one when exchange, symbol, trade id, exchange time, price, amount and side agree. Ids
-    that are empty or all zeros, which some exchanges send, do not count.
+    that are empty or all zeros, which some exchanges send, do not count. `twins` says that some of
+    these trades may be one.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    same = ["exchange", "symbol", "_identity"]
-    own = trades.withColumn("_identity", _identity())
-    others = known.withColumn("_identity", _identity()).where(f.col("_identity").isNotNull())
     # One sent again has its event id in the table, and is found by that.
-    fresh = own.join(others.select(*same), same, "left_anti")
-    return (
-        fresh.withColumn(
-            "_identity", f.coalesce("_identity", f.concat(f.lit("event:"), "event_id"))
-        )
-        .dropDuplicates(same)
-        .select(*trades.columns)
-    )
+    others = known.where(_tells_trades()).select(*_SAME_TRADE)
+    fresh = trades.join(others, list(_SAME_TRADE), "left_anti")
+    if not twins:
+        return fresh
+    alone = f.when(_tells_trades(), None).otherwise(f.col("event_id"))
+    return fresh.withColumn("_alone", alone).dropDuplicates([*_SAME_TRADE, "_alone"]).drop("_alone")
 
 
-def _identity() -> "SparkColumn":
+def _tells_trades() -> "SparkColumn":
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    parts = ("trade_id", f.unix_micros("event_ts"), "price", "amount", "side")
-    counts = f.translate("trade_id", "0-", "") != ""
-    return f.when(counts, f.concat_ws("|", *parts))
+    return f.translate("trade_id", "0-", "") != ""
 
 
 def book_levels(book_changes: "DataFrame") -> "DataFrame":
@@ -278,7 +278,9 @@ def read(case: str, values: pa.Array) -> tuple[dict[str, pa.Array], Defects]:
 def _row_batches(case: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     names = list(columns(case))
     for batch in batches:
-        own, defects = read(case, envelopes(batch.column("value")).columns.column(case))
-        every = {name: own[name] if name in own else batch.column(name) for name in names}
-        found = pa.array([defects.get(row) for row in range(len(batch))], pa.string())
-        yield pa.RecordBatch.from_pydict({**every, DEFECT: found})
+        envelope = envelopes(batch.column("value")).columns
+        own, defects = read(case, envelope.column(case))
+        every = enveloped(envelope) | own
+        yield pa.RecordBatch.from_pydict(
+            {**{name: every[name] for name in names}, DEFECT: texts(defects, len(batch))}
+        )

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tardis_machine.lake.batches import Written, grouped, write_batch, write_silver
+from tardis_machine.lake.batches import Written, write_batch, write_silver
 from tardis_machine.lake.errors import LakeError
+from tardis_machine.lake.groups import grouped
 from tardis_machine.lake.tables import EVENTS, Commit, Tables
 
 if TYPE_CHECKING:

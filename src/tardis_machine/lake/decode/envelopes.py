@@ -71,7 +71,12 @@ def data_types(case: str, values: pa.Array) -> pa.Array:
     """Name the data types of payloads of one case, as clients ask for them."""
     if case in _TYPES:
         return pa.repeat(_TYPES[case], len(values))
-    return _decoded(_name_handler(case), values).columns.column(_NAME)
+    return _decoded(_part_handler(case, (_NAME,)), values).columns.column(_NAME)
+
+
+def parts(case: str, values: pa.Array, names: tuple[str, ...]) -> pa.RecordBatch:
+    """Decode some fields of one case's payloads, and skip the rest."""
+    return _decoded(_part_handler(case, names), values).columns
 
 
 def _decoded(handler: _Handler, values: pa.Array) -> Decoded:
@@ -117,31 +122,41 @@ def _envelope_handler() -> _Handler:
             # Bytes and messages look the same on the wire.
             field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
             field.ClearField("type_name")
-    timestamp = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(timestamp)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(timestamp)
-    pool.Add(file)
-    return _handler(pool.FindMessageTypeByName(ENVELOPE.full_name))
+    return _described(file, ENVELOPE.full_name)
 
 
 @cache
-def _name_handler(case: str) -> _Handler:
-    """A handler that reads a computed payload's name and skips the rest."""
+def _part_handler(case: str, names: tuple[str, ...]) -> _Handler:
     own = PAYLOADS[case]
     message = descriptor_pb2.DescriptorProto()
     own.CopyToProto(message)
-    names = [field for field in message.field if field.name == _NAME]
-    file = descriptor_pb2.FileDescriptorProto(name=f"{case}_name.proto", syntax="proto3")
-    file.message_type.add(name=own.name, field=names)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return _handler(pool.FindMessageTypeByName(own.name))
+    for field in message.field:
+        # Text that is absent is empty then.
+        field.ClearField("oneof_index")
+        field.ClearField("proto3_optional")
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{case}_{'_'.join(names)}.proto",
+        syntax="proto3",
+        dependency=[timestamp_pb2.DESCRIPTOR.name],
+    )
+    file.message_type.add(
+        name=own.name, field=[field for field in message.field if field.name in names]
+    )
+    return _described(file, own.name)
 
 
 @cache
 def _payload_handler(case: str) -> _Handler:
     return _handler(PAYLOADS[case])
+
+
+def _described(file: descriptor_pb2.FileDescriptorProto, name: str) -> _Handler:
+    timestamp = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(timestamp)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(timestamp)
+    pool.Add(file)
+    return _handler(pool.FindMessageTypeByName(name))
 
 
 def _handler(message: "Descriptor | UpbDescriptor") -> _Handler:

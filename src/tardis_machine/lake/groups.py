@@ -1,0 +1,201 @@
+"""What a batch of events holds, in groups, so that only files it concerns are touched."""
+
+from binascii import unhexlify
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tardis_machine.lake.decode.envelopes import parts
+from tardis_machine.lake.spans import Span
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRADE: Final = "trade"
+SUMMARY: Final = (
+    "ARRAY<STRUCT<payload_case: STRING, exchange: STRING, day: DATE, first: BIGINT, last: BIGINT, "
+    "events: BIGINT, latest: BIGINT, traded_first: BIGINT, traded_last: BIGINT, ids: BINARY, "
+    "trades: BINARY>>"
+)
+"""What some records hold. `ids` and `trades` have eight bytes for each event, and for each trade
+with an id: where no two are the same, nothing is there twice."""
+
+_PART: Final = pa.struct(
+    [
+        ("payload_case", pa.string()),
+        ("exchange", pa.string()),
+        ("day", pa.date32()),
+        *((name, pa.int64()) for name in ("first", "last", "events", "latest")),
+        *((name, pa.int64()) for name in ("traded_first", "traded_last")),
+        ("ids", pa.binary()),
+        ("trades", pa.binary()),
+    ]
+)
+_KEYS: Final = ["payload_case", "exchange", "day"]
+_ALL_TIMES: Final = (0, 253_402_300_799_999_999)
+_NO_ID: Final = "0" * 32
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Group(NamedTuple):
+    """A payload case of an exchange's day in a batch."""
+
+    case: str | None
+    span: Span
+    events: int
+    latest_us: int | None = None
+    repeats: bool = True
+    """Whether an event may be there more than once."""
+    twins: bool = True
+    """Whether a trade may be there more than once, taken by several servers."""
+    traded: tuple[int, int] | None = _ALL_TIMES
+    """The first and last exchange time of its trades that have an id, if any have."""
+
+
+def grouped(events: "DataFrame") -> list[Group]:
+    """Tell what events of Bronze hold."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    # As numbers: a datetime would arrive in the zone of the driver's machine.
+    local_us = f.unix_micros("local_ts")
+    counts = (
+        f.min(local_us).alias("first"),
+        f.max(local_us).alias("last"),
+        f.count("*"),
+        f.max(f.unix_micros("timestamp")),
+        f.count_distinct(f.xxhash64("event_id")),
+    )
+    return [
+        Group(case, Span(exchange, first, last), count, latest, distinct < count)
+        for case, exchange, _, first, last, count, latest, distinct in events.groupBy(*_KEYS)
+        .agg(*counts)
+        .collect()
+    ]
+
+
+def summed_up(inspected: "DataFrame") -> list[Group]:
+    """Tell what inspected records hold; those that Bronze cannot take are without a case."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    found = inspected.select(f.inline("summary")).toArrow()
+    groups = found.group_by(_KEYS, use_threads=False).aggregate(
+        [
+            *((name, "min") for name in ("first", "traded_first")),
+            *((name, "max") for name in ("last", "latest", "traded_last")),
+            ("events", "sum"),
+            ("ids", "list"),
+        ]
+    )
+    # Servers may take the same trade on different days.
+    twins = _some_twice(found.column("trades").to_pylist())
+    return [
+        Group(
+            group["payload_case"],
+            Span(group["exchange"], group["first_min"], group["last_max"]),
+            group["events_sum"],
+            group["latest_max"],
+            repeats=_some_twice(group["ids_list"]),
+            twins=twins,
+            traded=None
+            if group["traded_first_min"] is None
+            else (group["traded_first_min"], group["traded_last_max"]),
+        )
+        for group in groups.to_pylist()
+    ]
+
+
+def summary(columns: Mapping[str, pa.Array], trades: pa.Array) -> pa.Array:
+    """Sum up an Arrow batch of inspected records, with their trades' payloads, in its first row."""
+    count = len(trades)
+    if not count:
+        return pa.nulls(0, pa.list_(_PART))
+    read = columns["reason"].is_null()
+    traded, told = _told_trades(columns, trades)
+    found = pa.table(
+        {
+            **{name: pc.if_else(read, columns[name], None) for name in _KEYS},
+            "local": columns["local_ts"].cast(pa.int64()),
+            "bus": columns["timestamp"].cast(pa.int64()),
+            "id": _told_ids(pc.if_else(read, columns["event_id"], _NO_ID)),
+            "traded": traded,
+            "trade": told,
+        }
+    )
+    groups = found.group_by(_KEYS, use_threads=False).aggregate(
+        [
+            *(("local", how) for how in ("min", "max")),
+            *(("traded", how) for how in ("min", "max")),
+            ("bus", "max"),
+            *((name, "list") for name in ("id", "trade")),
+        ]
+    )
+    told_parts = [
+        {
+            **{name: group[name] for name in _KEYS},
+            "first": group["local_min"],
+            "last": group["local_max"],
+            "events": len(ids.values),
+            "latest": group["bus_max"],
+            "traded_first": group["traded_min"],
+            "traded_last": group["traded_max"],
+            "ids": ids.values.to_numpy().tobytes(),
+            "trades": own.values.drop_null().to_numpy().tobytes(),
+        }
+        for group, ids, own in zip(
+            groups.drop_columns(["id_list", "trade_list"]).to_pylist(),
+            groups.column("id_list"),
+            groups.column("trade_list"),
+            strict=True,
+        )
+    ]
+    parts_type = pa.list_(_PART)
+    return pa.concat_arrays([pa.array([told_parts], parts_type), pa.nulls(count - 1, parts_type)])
+
+
+def _told_ids(ids: pa.Array) -> pa.Array:
+    """Make a number of each event id."""
+    texts = ids.cast(pa.binary()).cast(pa.binary(len(_NO_ID)))
+    halves = np.frombuffer(unhexlify(texts.buffers()[1]), np.uint64).reshape(-1, 2)
+    return pa.array((halves[:, 0] * _ODD ^ halves[:, 1]).view(np.int64))
+
+
+def _told_trades(columns: Mapping[str, pa.Array], trades: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Give the exchange time of each trade with an id, and a number of what all its copies share.
+
+    Price, amount and side are left out: trades that differ in these alone are few.
+    """
+    nothing = pa.nulls(len(trades), pa.int64())
+    if trades.null_count == len(trades):
+        return nothing, nothing
+    own = parts(TRADE, trades.drop_null(), ("trade_id", "event_ts"))
+    times = own.column("event_ts").cast(pa.int64())
+    counts = pc.not_equal(pc.utf8_trim(own.column("trade_id"), "0-"), "")
+    counts = pc.and_(counts, times.is_valid())
+    times = times.filter(counts)
+    rows = pc.indices_nonzero(trades.is_valid()).filter(counts)
+    shared = pc.binary_join_element_wise(
+        columns["exchange"].take(rows),
+        columns["symbol"].take(rows),
+        own.column("trade_id").filter(counts),
+        times.cast(pa.string()),
+        "|",
+    )
+    numbers = b"".join(
+        blake2b(each.encode(), digest_size=8).digest() for each in shared.to_pylist()
+    )
+    there = np.zeros(len(trades), np.bool_)
+    there[rows.to_numpy()] = True
+    mask = pa.array(there)
+    return (
+        pc.replace_with_mask(nothing, mask, times),
+        pc.replace_with_mask(nothing, mask, pa.array(np.frombuffer(numbers, np.int64))),
+    )
+
+
+def _some_twice(numbers: Iterable[bytes]) -> bool:
+    every = np.frombuffer(b"".join(numbers), np.int64)
+    return len(np.unique(every)) < len(every)
