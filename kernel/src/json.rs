@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub fn number(&mut self) -> Result<(&'a [u8], Form), Odd> {
         let form = numbers::scan(self.rest).ok_or(Odd)?;
-        let (text, rest) = self.rest.split_at(form.end);
+        let (text, rest) = self.rest.split_at(form.end());
         self.rest = rest;
         Ok((text, form))
     }
@@ -145,7 +145,7 @@ impl<'a> Token<'a> {
     pub const ZERO: Self = Self::Number(b"0", Form::ZERO);
 
     pub fn of_number(text: &'a [u8]) -> Result<Self, Odd> {
-        let form = numbers::scan(text).filter(|form| form.end == text.len()).ok_or(Odd)?;
+        let form = numbers::scan(text).filter(|form| form.end() == text.len()).ok_or(Odd)?;
         Ok(Self::Number(text, form))
     }
 
@@ -155,7 +155,7 @@ impl<'a> Token<'a> {
         match self {
             Self::Number(text, form) => Ok((text, form)),
             Self::Text(text) => {
-                let form = numbers::scan(text).filter(|form| form.end == text.len()).ok_or(Odd)?;
+                let form = numbers::scan(text).filter(|form| form.end() == text.len()).ok_or(Odd)?;
                 Ok((text, form))
             }
             _ => Err(Odd),
@@ -218,6 +218,20 @@ impl<'a> Walker<'a> {
     #[inline]
     pub fn string(&mut self) -> Result<&'a [u8], Odd> {
         self.at.string()
+    }
+
+    /// Read a number, or the one that a string has in it.
+    #[inline]
+    pub fn number(&mut self) -> Result<(&'a [u8], Form), Odd> {
+        if let [b'"', rest @ ..] = self.at.rest {
+            if let Some(form) = numbers::scan(rest) {
+                if let (text, [b'"', rest @ ..]) = rest.split_at(form.end()) {
+                    self.at.rest = rest;
+                    return Ok((text, form));
+                }
+            }
+        }
+        self.token()?.number()
     }
 
     /// Read a string or a literal.

@@ -7,21 +7,19 @@ use crate::emit::Sink;
 pub struct NotANumber;
 
 /// A double keeps every decimal number of up to 15 digits: their text need not go through one.
-const EXACT_DIGITS: usize = 15;
+const EXACT_DIGITS: u32 = 15;
 
-/// What the text of a number consists of.
+/// What the text of a number consists of. It is passed on often, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// Digits of the whole part.
-    whole: usize,
+    whole: u32,
     /// Digits behind the point; none if there is no point.
-    fraction: usize,
+    fraction: u32,
+    end: u32,
+    has_sign: bool,
     has_point: bool,
     has_exponent: bool,
-    /// How many bytes the sign takes.
-    sign: usize,
-    /// Where the number ends.
-    pub end: usize,
 }
 
 /// Scan a JSON number at the start of `text`; what follows it is not looked at.
@@ -54,18 +52,38 @@ pub fn scan(text: &[u8]) -> Option<Form> {
         }
         at += exponent;
     }
-    Some(Form { whole, fraction, has_point, has_exponent, sign, end: at })
+    let end = u32::try_from(at).ok()?;
+    let (whole, fraction) = (whole as u32, fraction as u32);
+    Some(Form { whole, fraction, end, has_sign: sign == 1, has_point, has_exponent })
 }
 
 #[inline]
 fn digits(text: &[u8]) -> usize {
-    text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len())
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut length = 0;
+    for chunk in text.chunks_exact(8) {
+        let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default()) ^ (ONES * b'0' as u64);
+        // Digits are 0 to 9 now: with this added, all others have the highest bit.
+        let others = ((word & (ONES * 0x7f)) + ONES * (0x80 - 10) | word) & (ONES * 0x80);
+        if others != 0 {
+            return length + others.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    let rest = &text[length..];
+    length + rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())
 }
 
 impl Form {
     /// That of `0`.
     pub const ZERO: Self =
-        Self { whole: 1, fraction: 0, has_point: false, has_exponent: false, sign: 0, end: 1 };
+        Self { whole: 1, fraction: 0, end: 1, has_sign: false, has_point: false, has_exponent: false };
+
+    /// Where the number ends.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
 
     /// Tell whether it may be beyond what a double holds.
     pub fn may_be_infinite(&self) -> bool {
@@ -73,14 +91,16 @@ impl Form {
     }
 
     /// Tell whether it is a count of at most so many digits.
-    pub fn is_short_whole(&self, digits: usize) -> bool {
+    #[inline]
+    pub fn is_short_whole(&self, digits: u32) -> bool {
         !self.has_point && self.is_short_fixed(digits, 0)
     }
 
     /// Tell whether it has no sign, no exponent, and at most so many digits before and behind its
     /// point.
-    pub fn is_short_fixed(&self, whole: usize, fraction: usize) -> bool {
-        !self.has_exponent && self.sign == 0 && self.whole <= whole && self.fraction <= fraction
+    #[inline]
+    pub fn is_short_fixed(&self, whole: u32, fraction: u32) -> bool {
+        !self.has_exponent && !self.has_sign && self.whole <= whole && self.fraction <= fraction
     }
 
     /// The length of the text without the zeros that end it, if it is then canonical as it stands:
@@ -92,17 +112,18 @@ impl Form {
         }
         if !self.has_point {
             // -0 prints as 0.
-            return (self.sign == 0 || text[1] != b'0').then_some(self.end);
+            return (!self.has_sign || text[1] != b'0').then_some(self.end());
         }
-        let point = self.sign + self.whole;
-        let mut end = self.end;
+        let start = usize::from(self.has_sign);
+        let point = start + self.whole as usize;
+        let mut end = self.end();
         while text[end - 1] == b'0' {
             end -= 1;
         }
         if end == point + 1 {
-            return (self.sign == 0 || text[1] != b'0').then_some(point);
+            return (!self.has_sign || text[1] != b'0').then_some(point);
         }
-        let tiny = self.whole == 1 && text[self.sign] == b'0' && text[point + 1..end].starts_with(b"000000");
+        let tiny = self.whole == 1 && text[start] == b'0' && text[point + 1..end].starts_with(b"000000");
         (!tiny).then_some(end)
     }
 }
@@ -123,13 +144,13 @@ pub fn write_scanned(text: &[u8], form: &Form, out: &mut impl Sink) -> Result<()
         out.extend_from_slice(&text[..end]);
         return Ok(());
     }
-    write_float(parse(&text[..form.end])?, out)
+    write_float(parse(&text[..form.end()])?, out)
 }
 
 /// Print the text of a number, whatever form it has, as JavaScript does.
 pub fn write_text(text: &[u8], out: &mut impl Sink) -> Result<(), NotANumber> {
     match scan(text) {
-        Some(form) if form.end == text.len() => write_scanned(text, &form, out),
+        Some(form) if form.end() == text.len() => write_scanned(text, &form, out),
         _ => write_float(parse(text)?, out),
     }
 }
@@ -142,7 +163,7 @@ pub fn write_decimal(text: &[u8], form: &Form, out: &mut Vec<u8>) -> Result<(), 
         return Ok(());
     }
     let start = out.len();
-    write_float(parse(&text[..form.end])?, out)?;
+    write_float(parse(&text[..form.end()])?, out)?;
     if let Some(at) = out[start..].iter().position(|byte| *byte == b'e') {
         let printed = out.split_off(start);
         write_without_exponent(&printed[..at], &printed[at + 1..], out)?;
@@ -183,7 +204,7 @@ pub fn value(text: &[u8]) -> Result<f64, NotANumber> {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),
     };
-    if digits.is_empty() || digits.len() > EXACT_DIGITS {
+    if digits.is_empty() || digits.len() > EXACT_DIGITS as usize {
         return parse(text);
     }
     let mut number: u64 = 0;

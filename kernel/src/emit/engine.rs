@@ -77,7 +77,7 @@ impl Output {
     fn mark(&mut self, local: &[u8]) {
         if self.count != self.marked {
             self.marked = self.count;
-            self.stamps.extend_from_slice(local);
+            write_time(local, &mut self.stamps);
             let stamp_end = self.stamps.len() as u32;
             self.marks.push(Mark { stamp_end, end: self.data.len(), count: self.count });
         }
@@ -175,7 +175,7 @@ impl Engine {
         if local != self.local {
             self.output.mark(&self.local);
             self.local.clear();
-            self.local.extend_from_slice(local);
+            write_time(local, &mut self.local);
             self.local_time = None;
         }
     }
@@ -438,10 +438,22 @@ fn write_change(writing: &mut Writing, head: &[u8], bids: &Levels, asks: &Levels
 }
 
 #[inline]
-fn write_times(time: &[u8], local: &[u8], out: &mut Out) {
+pub fn write_times(time: &[u8], local: &[u8], out: &mut impl Sink) {
     out.extend_from_slice(b",\"timestamp\":\"");
-    out.extend_from_slice(time);
+    write_time(time, out);
     out.extend_from_slice(b"\",\"localTimestamp\":\"");
-    out.extend_from_slice(local);
+    write_time(local, out);
     out.extend_from_slice(b"\"}\n");
+}
+
+/// Write a time, which nearly always has one of two lengths: copies of known length take no call.
+#[inline]
+fn write_time(time: &[u8], out: &mut impl Sink) {
+    if let Ok(time) = <&[u8; 27]>::try_from(time) {
+        out.extend_from_slice(time);
+    } else if let Ok(time) = <&[u8; 24]>::try_from(time) {
+        out.extend_from_slice(time);
+    } else {
+        out.extend_from_slice(time);
+    }
 }

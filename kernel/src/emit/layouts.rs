@@ -253,12 +253,12 @@ fn rows<'a>(at: &mut Walker<'a>, mut row: impl FnMut(&mut Walker<'a>) -> Result<
 fn read_flat(at: &mut Walker, needs: Needs, levels: &mut Levels) -> Result<(), Odd> {
     loop {
         at.blanks();
-        let price = at.token()?;
+        let price = at.number()?;
         at.blanks();
         at.expect(b",")?;
         at.blanks();
-        let amount = at.token()?;
-        add(levels, needs, price, amount)?;
+        let amount = at.number()?;
+        levels.add_scanned(needs, price, amount).map_err(|_| Odd)?;
         at.blanks();
         if !at.skip(b",") {
             return at.expect(b"]");
@@ -270,12 +270,12 @@ fn read_flat(at: &mut Walker, needs: Needs, levels: &mut Levels) -> Result<(), O
 fn read_pair(at: &mut Walker, needs: Needs, levels: &mut Levels) -> Result<(), Odd> {
     at.expect(b"[")?;
     at.blanks();
-    let price = at.token()?;
+    let price = at.number()?;
     at.blanks();
     at.expect(b",")?;
     at.blanks();
-    let amount = at.token()?;
-    add(levels, needs, price, amount)?;
+    let amount = at.number()?;
+    levels.add_scanned(needs, price, amount).map_err(|_| Odd)?;
     at.blanks();
     while at.skip(b",") {
         at.blanks();

@@ -1,6 +1,7 @@
 //! Book snapshots and quotes of one symbol, all read from one book.
 
 use super::book::{Book, Side};
+use super::engine::write_times;
 use super::groups::Groups;
 use super::levels::{Levels, Refused};
 use super::out::{Out, Sink};
@@ -133,11 +134,8 @@ impl<S: Sink> Writing<'_, S> {
         out.extend_from_slice(snapshot.bids.text());
         out.extend_from_slice(b"],\"asks\":[");
         out.extend_from_slice(snapshot.asks.text());
-        out.extend_from_slice(b"],\"timestamp\":\"");
-        out.extend_from_slice(time);
-        out.extend_from_slice(b"\",\"localTimestamp\":\"");
-        out.extend_from_slice(self.local);
-        out.extend_from_slice(b"\"}\n");
+        out.push(b']');
+        write_times(time, self.local, out);
         *self.count += 1;
     }
 }

@@ -15,12 +15,15 @@ use crate::hashing::Seeded;
 use crate::json::{Odd, Token, Walker, is_key};
 use crate::times::Printed;
 
+/// There are thousands, which are to stay in the processor's cache.
+type Price = Text<22>;
+
 /// The price of each id, as it is printed.
 #[derive(Default)]
 struct Known {
     /// Those of whole numbers, which ids nearly always are.
-    numbers: HashMap<u64, Text, Seeded>,
-    others: HashMap<Box<[u8]>, Text, Seeded>,
+    numbers: HashMap<u64, Price, Seeded>,
+    others: HashMap<Box<[u8]>, Price, Seeded>,
 }
 
 /// An id as Python's dict has it: 1 and 1.0 are one, "1" is another.
@@ -30,7 +33,7 @@ enum Id {
 }
 
 impl Known {
-    fn get(&self, id: &Id) -> Option<&Text> {
+    fn get(&self, id: &Id) -> Option<&Price> {
         match id {
             Id::Number(number) => self.numbers.get(number),
             Id::Other(text) => self.others.get(text),
@@ -39,8 +42,8 @@ impl Known {
 
     fn set(&mut self, id: Id, price: &[u8]) {
         match id {
-            Id::Number(number) => self.numbers.insert(number, Text::new(price)),
-            Id::Other(text) => self.others.insert(text, Text::new(price)),
+            Id::Number(number) => self.numbers.insert(number, Price::new(price)),
+            Id::Other(text) => self.others.insert(text, Price::new(price)),
         };
     }
 
@@ -180,7 +183,7 @@ impl<'a> Message<'a> {
 
 /// A millisecond's text: what is longer is cut by Python.
 const TIME_LENGTH: usize = 24;
-const MAX_ID_LENGTH: usize = 18;
+const MAX_ID_LENGTH: u32 = 18;
 
 impl Table {
     pub fn of(layout: &Bound<PyAny>) -> PyResult<Self> {
@@ -239,9 +242,9 @@ impl Table {
                 let price = price.text();
                 match known.numbers.get_mut(&row.id) {
                     Some(known) if known.as_bytes() == price => {}
-                    Some(known) => *known = Text::new(price),
+                    Some(known) => *known = Price::new(price),
                     None => {
-                        known.numbers.insert(row.id, Text::new(price));
+                        known.numbers.insert(row.id, Price::new(price));
                     }
                 }
             }

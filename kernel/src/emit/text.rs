@@ -3,16 +3,16 @@
 use super::out::Sink;
 
 /// As long as a level's text nearly always is.
-const INLINE: usize = 46;
+const LEVEL: usize = 46;
 
 /// A text that seldom is longer than the room it brings.
 #[derive(Clone)]
-pub enum Text {
+pub enum Text<const INLINE: usize = LEVEL> {
     Short { length: u8, bytes: [u8; INLINE] },
     Long(Box<[u8]>),
 }
 
-impl Text {
+impl<const INLINE: usize> Text<INLINE> {
     #[inline]
     pub fn new(text: &[u8]) -> Self {
         if text.len() <= INLINE {

@@ -8,7 +8,7 @@ use crate::json::{Odd, Token, Walker, is_key};
 use crate::numbers;
 use crate::times::Printed;
 
-const MAX_COUNT_LENGTH: usize = 18;
+const MAX_COUNT_LENGTH: u32 = 18;
 /// From here on a number is a time in microseconds.
 const MICROSECONDS: i64 = 100_000_000_000_000;
 
