@@ -60,7 +60,7 @@ def test_an_entry_comes_back_as_it_was_written(tmp_path: Path) -> None:
     journal = writer(tmp_path)
     provenance = entries.encode_provenance(PROVENANCE)
     assert journal.append(provenance, b"a\nb\n", 2, 7)
-    assert journal.append(provenance, b"hidden\n", 1, 9, hidden=True)
+    assert journal.append(provenance, bytearray(b"hidden\n"), 1, 9, hidden=True)
     journal.close()
     first, second = read_all(only_log(tmp_path))
     assert isinstance(first, Entry)

@@ -16,6 +16,7 @@ _CHECKSUM: Final = struct.Struct("<I")
 # version, flags, unused, provenance bytes, data bytes, messages, position, ingest time in us
 _HEAD: Final = struct.Struct("<BBHIIIQQ")
 HEADER_BYTES: Final = _CHECKSUM.size + _HEAD.size
+Buffer = bytes | bytearray | memoryview
 _BEGINNINGS: Final = tuple(bytes((_VERSION, flags, 0, 0)) for flags in (0, _HIDDEN))
 
 
@@ -67,7 +68,7 @@ def decode_provenance(data: bytes) -> Provenance:
 
 
 def header(
-    provenance: bytes, data: bytes, count: int, position: int, ingest_us: int, *, hidden: bool
+    provenance: bytes, data: Buffer, count: int, position: int, ingest_us: int, *, hidden: bool
 ) -> bytes:
     """Make the bytes that precede provenance and data on disk."""
     flags = _HIDDEN if hidden else 0

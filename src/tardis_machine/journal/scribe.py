@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.journal.entry import Buffer
 from tardis_machine.journal.writer import Writer
 from tardis_machine.log import Throttle
 
@@ -142,7 +143,7 @@ class _Request:
     def __init__(
         self,
         flow: Flow,
-        data: bytes,
+        data: Buffer,
         count: int,
         position: int,
         hidden: bool,
@@ -188,9 +189,12 @@ class Scribe:
         return len(self._paced)
 
     def submit(
-        self, flow: Flow, data: bytes, count: int, position: int, *, hidden: bool = False
+        self, flow: Flow, data: Buffer, count: int, position: int, *, hidden: bool = False
     ) -> Ticket:
-        """Have an entry written; nothing of it may be sent before its ticket is done."""
+        """Have an entry written; nothing of it may be sent before its ticket is done.
+
+        Nobody may change the data any more: it is written where it lies.
+        """
         ticket = Ticket()
         request = _Request(flow, data, count, position, hidden, [ticket])
         queued = self._submitted - self._taken

@@ -73,7 +73,13 @@ class Writer:
         self._syncer = _Syncer(self.path, fsync) if fsync else None
 
     def append(
-        self, provenance: bytes, data: bytes, count: int, position: int, *, hidden: bool = False
+        self,
+        provenance: bytes,
+        data: entry.Buffer,
+        count: int,
+        position: int,
+        *,
+        hidden: bool = False,
     ) -> bool:
         """Write one entry; False if it does not fit."""
         size = entry.HEADER_BYTES + len(provenance) + len(data)
@@ -174,7 +180,7 @@ class Writer:
             return None
         return fd
 
-    def _write(self, parts: tuple[bytes, ...], size: int) -> bool:
+    def _write(self, parts: Sequence[entry.Buffer], size: int) -> bool:
         """Write an entry whole or not at all; False if the disk is full."""
         try:
             written = os.writev(self._fd, parts)

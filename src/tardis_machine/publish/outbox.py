@@ -24,7 +24,7 @@ from tardis_machine.journal import (
     WhenFull,
     Writer,
 )
-from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.entry import Buffer, encode_provenance
 from tardis_machine.journal.segment import aside
 from tardis_machine.log import JsonFormatter
 from tardis_machine.publish.accounts import Account, BusReport, DrainReport, Snapshot
@@ -247,7 +247,7 @@ class ResponseJournal:
         self._flow = flow
         self._position = 0
 
-    def append(self, data: bytes, count: int) -> Ticket:
+    def append(self, data: Buffer, count: int) -> Ticket:
         """Write messages; they may be sent once the ticket is done, and that may take space."""
         ticket = self._scribe.submit(self._flow, data, count, self._position)
         self._position += count

@@ -100,8 +100,7 @@ class HttpRoutes:
                 options, flow="http-replay", transport="http", route="/replay-normalized"
             )
             replay = replay_normalized_many(options, history=services.history, strict=strict)
-            batches = replay.chunks() if journal is None else replay.batches()
-            return await self._stream(request, replay, batches, journal)
+            return await self._stream(request, replay, replay.chunks(), journal)
 
     async def _stream(
         self,

@@ -63,7 +63,7 @@ class Turns:
 class Journal(Protocol):
     """Where messages are written before they are sent: as soon as the ticket is done."""
 
-    def append(self, data: bytes, count: int) -> "Ticket": ...
+    def append(self, data: Written, count: int) -> "Ticket": ...
 
     def append_hidden(self, data: bytes, count: int) -> "Ticket": ...
 
@@ -196,7 +196,7 @@ class _Held:
             count, self._made_messages = self._made_messages, 0
             self._made.clear()
             self._made_bytes = 0
-            written = None if self._journal is None else self._journal.append(bytes(data), count)
+            written = None if self._journal is None else self._journal.append(data, count)
             self._pieces.append(_Piece(data, count, len(data), written))
 
     async def send_written(self) -> None:
