@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,8 +20,8 @@ SUMMARY: Final = (
     "events: BIGINT, latest: BIGINT, traded_first: BIGINT, traded_last: BIGINT, ids: BINARY, "
     "trades: BINARY>>"
 )
-"""What some records hold. `ids` and `trades` have eight bytes for each event, and for each trade
-with an id: where no two are the same, nothing is there twice."""
+"""What some records hold. `ids` and `trades` have 16 bytes for each event, and for each trade with
+an id: where no two are the same, nothing is there twice."""
 
 _PART: Final = pa.struct(
     [
@@ -38,7 +37,7 @@ _PART: Final = pa.struct(
 _KEYS: Final = ["payload_case", "exchange", "day"]
 _ALL_TIMES: Final = (0, 253_402_300_799_999_999)
 _NO_ID: Final = "0" * 32
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_TOLD: Final = pa.binary(16)
 
 
 class Group(NamedTuple):
@@ -142,8 +141,8 @@ def summary(columns: Mapping[str, pa.Array], trades: pa.Array) -> pa.Array:
             "latest": group["bus_max"],
             "traded_first": group["traded_min"],
             "traded_last": group["traded_max"],
-            "ids": ids.values.to_numpy().tobytes(),
-            "trades": own.values.drop_null().to_numpy().tobytes(),
+            "ids": _joined(ids.values),
+            "trades": _joined(own.values.drop_null()),
         }
         for group, ids, own in zip(
             groups.drop_columns(["id_list", "trade_list"]).to_pylist(),
@@ -157,45 +156,51 @@ def summary(columns: Mapping[str, pa.Array], trades: pa.Array) -> pa.Array:
 
 
 def _told_ids(ids: pa.Array) -> pa.Array:
-    """Make a number of each event id."""
     texts = ids.cast(pa.binary()).cast(pa.binary(len(_NO_ID)))
-    halves = np.frombuffer(unhexlify(texts.buffers()[1]), np.uint64).reshape(-1, 2)
-    return pa.array((halves[:, 0] * _ODD ^ halves[:, 1]).view(np.int64))
+    return _sixteens(unhexlify(texts.buffers()[1]))
 
 
 def _told_trades(columns: Mapping[str, pa.Array], trades: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Give the exchange time of each trade with an id, and a number of what all its copies share.
+    """Give the exchange time of each trade with an id, and what tells it from all but its copies.
 
     Price, amount and side are left out: trades that differ in these alone are few.
     """
-    nothing = pa.nulls(len(trades), pa.int64())
+    nothing = pa.nulls(len(trades), pa.int64()), pa.nulls(len(trades), _TOLD)
     if trades.null_count == len(trades):
-        return nothing, nothing
+        return nothing
     own = parts(TRADE, trades.drop_null(), ("trade_id", "event_ts"))
     times = own.column("event_ts").cast(pa.int64())
     counts = pc.not_equal(pc.utf8_trim(own.column("trade_id"), "0-"), "")
     counts = pc.and_(counts, times.is_valid())
     times = times.filter(counts)
-    rows = pc.indices_nonzero(trades.is_valid()).filter(counts)
+    there = pc.replace_with_mask(pa.repeat(False, len(trades)), trades.is_valid(), counts)
     shared = pc.binary_join_element_wise(
-        columns["exchange"].take(rows),
-        columns["symbol"].take(rows),
+        columns["exchange"].filter(there),
+        columns["symbol"].filter(there),
         own.column("trade_id").filter(counts),
         times.cast(pa.string()),
         "|",
     )
-    numbers = b"".join(
-        blake2b(each.encode(), digest_size=8).digest() for each in shared.to_pylist()
-    )
-    there = np.zeros(len(trades), np.bool_)
-    there[rows.to_numpy()] = True
-    mask = pa.array(there)
+    told = b"".join(blake2b(each.encode(), digest_size=16).digest() for each in shared.to_pylist())
     return (
-        pc.replace_with_mask(nothing, mask, times),
-        pc.replace_with_mask(nothing, mask, pa.array(np.frombuffer(numbers, np.int64))),
+        pc.replace_with_mask(nothing[0], there, times),
+        pc.replace_with_mask(nothing[1], there, _sixteens(told)),
     )
 
 
-def _some_twice(numbers: Iterable[bytes]) -> bool:
-    every = np.frombuffer(b"".join(numbers), np.int64)
-    return len(np.unique(every)) < len(every)
+def _some_twice(told: Iterable[bytes]) -> bool:
+    every = _sixteens(b"".join(told))
+    return bool(pc.count_distinct(every).as_py() < len(every))
+
+
+def _sixteens(data: bytes) -> pa.Array:
+    size = _TOLD.byte_width
+    return pa.Array.from_buffers(_TOLD, len(data) // size, [None, pa.py_buffer(data)])
+
+
+def _joined(told: pa.Array) -> bytes:
+    if not len(told):
+        return b""
+    start, size = told.offset, _TOLD.byte_width
+    joined: bytes = told.buffers()[1][start * size : (start + len(told)) * size].to_pybytes()
+    return joined
