@@ -244,3 +244,15 @@ def test_the_end_is_found_in_the_last_segment_alone(tmp_path: Path) -> None:
         segment.write_bytes(segment.read_bytes()[:HEADER_BYTES])
     assert only_log(tmp_path).end().messages == 30
     journal.close()
+
+
+def test_what_was_reserved_leaves_no_trace(tmp_path: Path) -> None:
+    journal = writer(tmp_path, max_bytes=8 << 30, segment_bytes=64 << 20)
+    assert append(journal, 0)
+    path = segment_path(only_log(tmp_path).path, 0)
+    written = path.stat().st_size
+    assert append(journal, 1)
+    assert path.stat().st_size - written == written - HEADER_BYTES
+    journal.close()
+    assert path.stat().st_blocks * 512 < 1 << 20
+    assert positions(read_all(only_log(tmp_path))) == [0, 1]

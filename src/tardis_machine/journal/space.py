@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 LARGEST_SEGMENT: Final = 64 << 20
 _SEGMENTS_AT_LEAST: Final = 16
-_LARGEST_GRAIN: Final = 4 << 20
+_LARGEST_GRAIN: Final = 16 << 20
 _GRAINS_AT_LEAST: Final = 256
 
 
@@ -85,6 +85,11 @@ class Space:
         else:
             self.full()
         return written
+
+    @property
+    def granted(self) -> int:
+        """Give how many bytes may be written before anybody has to be asked."""
+        return self._free
 
     def full(self) -> None:
         """Note that an entry did not fit, by the bound or by the disk: the stall clock runs."""

@@ -18,6 +18,7 @@ from tardis_machine.journal.space import LARGEST_SEGMENT, Space
 _log = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 16 * 1024
+_LEAST_RESERVED: Final = 1 << 20
 
 
 class Writer:
@@ -63,6 +64,7 @@ class Writer:
         self._number = -1
         self._fd = -1
         self._size = 0
+        self._reserved = 0
         self._file_full = False
         self._sealed_at = -1
         try:
@@ -88,6 +90,7 @@ class Writer:
             over = self._size + size > self.space.segment_bytes
             if over and self._size > segment.HEADER_BYTES and not self._rotate():
                 return False
+            self._reserve(size)
             now = time.time_ns() // 1000
             head = entry.header(provenance, data, count, position, now, hidden=hidden)
             parts = (head, provenance, data)
@@ -130,6 +133,7 @@ class Writer:
         if self._syncer is not None:
             self._syncer.stop()
         if self._fd >= 0:
+            self._release()
             if self._fsync is not None:
                 os.fdatasync(self._fd)
             os.close(self._fd)
@@ -153,6 +157,7 @@ class Writer:
                 durable.write_all(spare, bytes(_SPARE_BYTES))
                 os.close(spare)
         if self._fd >= 0:
+            self._release()
             if self._fsync is None:
                 os.close(self._fd)
             elif self._syncer is None:
@@ -163,7 +168,22 @@ class Writer:
         if self._fsync == 0 or (number == 0 and self._fsync is not None):
             durable.sync_directory(self.path)
         self._fd, self._number, self._size = fd, number, segment.HEADER_BYTES
+        self._reserved = 0
         return True
+
+    def _reserve(self, size: int) -> None:
+        """Have room found for all that may be written to this segment without asking."""
+        if self._size + size > self._reserved:
+            end = min(self._size + self.space.granted, self.space.segment_bytes)
+            if end - self._size >= _LEAST_RESERVED:
+                durable.reserve(self._fd, self._size, end - self._size)
+            self._reserved = max(end, self._size + size)
+
+    def _release(self) -> None:
+        """Give back what was reserved behind the end of a segment."""
+        if self._reserved > self._size:
+            with contextlib.suppress(OSError):  # it goes with the segment, at the latest
+                os.ftruncate(self._fd, self._size)
 
     def _begin(self, path: Path, number: int) -> int | None:
         """Make a segment; None if the disk is full."""
