@@ -150,6 +150,25 @@ def test_silver_can_be_made_from_bronze_later(spark: SparkSession, tables: Table
     assert sorted(positions) == [0, 1, 2, 3, 4, 20]
 
 
+def test_a_batch_that_bronze_refused_is_whole_the_next_time(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = records(spark, [trade(number) for number in range(3)])
+    commit = Commit("stream/a", 0)
+
+    def refuse(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as full:
+        full.setattr(Tables, "append_once", refuse)
+        with pytest.raises(OSError, match="no space left"):
+            write_batch(tables, batch, commit)
+    assert not tables.exists(EVENTS)
+    # Silver had been written beside it.
+    assert write_batch(tables, batch, commit) == Written(3, 0, {"trade": 0})
+    assert tables.read(EVENTS).count() == tables.read(SILVER["trade"]).count() == 3
+
+
 def test_two_writers_that_overlap_insert_each_event_once(
     spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

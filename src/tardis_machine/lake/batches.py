@@ -56,16 +56,25 @@ def write_batch(
         if any(group.case is None for group in groups):
             rejected = quarantine.set_aside_records(tables, inspected)
             groups = [group for group in groups if group.case is not None]
-        appended = 0
-        if groups and not (may_repeat and tables.has(EVENTS, commit)):
-            tables.append_once(events, EVENTS, commit)
-            appended = sum(group.events for group in groups)
-        if bronze_only:
-            return Written(appended, rejected, {}, latest)
-        inserted, defective = write_silver(tables, events, groups)
-        return Written(appended, rejected + defective, inserted, latest)
+        # A batch that was written in part is written again: which table has it first is all one.
+        with ThreadPoolExecutor(1) as beside:
+            appending = beside.submit(_append, tables, events, commit, groups, may_repeat)
+            inserted: dict[str, int] = {}
+            if not bronze_only:
+                inserted, defective = write_silver(tables, events, groups)
+                rejected += defective
+            return Written(appending.result(), rejected, inserted, latest)
     finally:
         inspected.unpersist()
+
+
+def _append(
+    tables: Tables, events: "DataFrame", commit: Commit, groups: list[Group], may_repeat: bool
+) -> int:
+    if not groups or (may_repeat and tables.has(EVENTS, commit)):
+        return 0
+    tables.append_once(events, EVENTS, commit)
+    return sum(group.events for group in groups)
 
 
 def write_silver(
