@@ -39,17 +39,14 @@ class LineStream:
         """What ended it, when there was more to come."""
         self.lines: list[bytes] = []
         """Those of the piece."""
+        self.count = 0
+        """How many there are."""
         self.locals: list[str] = []
         """Their local times; empty for a disconnect, and for a line without a time."""
         self.next = 0
         """The first of them that is not done with."""
         self.last = ""
         """The local time of the last that is; whoever goes on keeps it."""
-
-    @property
-    def count(self) -> int:
-        """How many lines the piece has."""
-        return len(self.lines)
 
     @property
     def needs_piece(self) -> bool:
@@ -83,6 +80,7 @@ class LineStream:
 
     def _index(self, piece: bytes) -> None:
         self.lines = split(piece)
+        self.count = len(self.lines)
         self.locals = reached = locals_of(self.lines)
         if "" in reached:
             # A disconnect has the time of what precedes it; so has a line without a time.
@@ -129,12 +127,9 @@ class IndexedStream(LineStream):
         self._make = make
         self.index = make(b"", "")
 
-    @property
-    def count(self) -> int:
-        return len(self.index)
-
     def _index(self, piece: bytes) -> None:
         self.index = self._make(piece, self.last)
+        self.count = len(self.index)
 
     def _earliest(self, at: int) -> str:
         return self.index.reached(at)

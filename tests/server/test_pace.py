@@ -145,7 +145,7 @@ async def test_the_journal_comes_before_the_client() -> None:
 
 async def test_the_replay_goes_on_while_the_journal_writes_but_not_for_ever() -> None:
     journal = SlowJournal()
-    pieces = [b"%d" % number + b"x" * 300_000 + b"\n" for number in range(10)]
+    pieces = [b"%d" % number + b"x" * 600_000 + b"\n" for number in range(10)]
     script = Script(*pieces)
     running = asyncio.ensure_future(
         deliver(script, script.batches(), journal.send, turns=Turns(), journal=journal)

@@ -62,7 +62,8 @@ impl Out {
             let text = unsafe { &*(&raw const self.room[..length] as *const [u8]) };
             return Ok(Written::Bytes(PyBytes::new(py, text).unbind()));
         }
-        self.next = take(&mut self.room).len().min(2 * length);
+        // Some are short, where a piece ends: the next one is as long as others were.
+        self.next = take(&mut self.room).len().min((2 * length).max(self.next - self.next / 8));
         // There is one: something was written.
         let array = self.array.take().unwrap_or_else(|| PyByteArray::new(py, b"").unbind());
         array.bind(py).resize(length)?;

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SEND_BYTES: Final = 64 * 1024
 _ENTRY_BYTES: Final = 2 * _SEND_BYTES
-_HELD_BYTES: Final = 8 * _ENTRY_BYTES
+_HELD_BYTES: Final = 16 * _ENTRY_BYTES
 _SEND_AFTER_S: Final = 0.25
 # Steps take about 2 ms. A replay that is alone may take several, but holds the loop for less
 # than 10 ms; with others waiting, one step is a turn.
