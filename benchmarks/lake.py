@@ -1,6 +1,6 @@
 """Measure the lake: backfill on one and two cores beside the library, Kafka to Silver, bytes kept.
 
-    python -m benchmarks.lake [--messages 1200000] [--minutes 60] [--events 400000]
+    python -m benchmarks.lake [--messages 1200000] [--minutes 60] [--events 1200000]
     python -m benchmarks.lake --day [--messages 30000000] [--memory 2g]
     python -m benchmarks.lake --soak 2000
 
@@ -414,7 +414,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int)
     parser.add_argument("--minutes", type=int, default=60)
-    parser.add_argument("--events", type=int, default=400_000, help="to stream through Kafka")
+    parser.add_argument("--events", type=int, default=1_200_000, help="to stream through Kafka")
     parser.add_argument("--day", action="store_true", help="one day of one exchange")
     parser.add_argument("--memory", default="2g", help="of Spark's driver, for --day")
     parser.add_argument("--soak", type=int, metavar="BATCHES", help="small batches, one by one")
