@@ -66,6 +66,8 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.compression.codec": "zstd",
+    # From 3 on it looks for repeats in event ids, finds some, and takes more time and bytes.
+    "parquet.compression.codec.zstd.level": "2",
     # Twelve bytes that only some readers know, unless told otherwise.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Times and positions as differences, decimals by dictionary: a third less to keep.
