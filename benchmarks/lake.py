@@ -2,7 +2,7 @@
 
     python -m benchmarks.lake [--messages 1200000] [--minutes 60] [--events 1200000]
     python -m benchmarks.lake --day [--messages 30000000] [--memory 2g]
-    python -m benchmarks.lake --soak 2000
+    python -m benchmarks.lake --soak 2000 [--case trade]
 
 Each Spark run is a process of its own, pinned to as many processors as it has cores. Its start is
 a line of its own, and so is the minute that it brings in first: what is loaded and compiled then is
@@ -134,7 +134,7 @@ def spark_backfill(
 
 
 SOAK_EVENTS: Final = 500
-"""Of a batch: what a few busy symbols send in five seconds."""
+"""Of a batch, at most: what a few busy symbols send in five seconds."""
 DAY_TYPES: Final = ("trade", "book_change", "book_snapshot_5_1s")
 
 
@@ -262,8 +262,11 @@ def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -
             broker.kill()
 
 
-def spark_soak(batches: int, tables_dir: Path) -> dict[str, Any]:
-    """Write many small batches of one day, as a stream does, and time each."""
+def spark_soak(batches: int, case: str | None, tables_dir: Path) -> dict[str, Any]:
+    """Write many small batches of one day, as a stream does, and time each.
+
+    With a payload case, of that alone: trades are what is compared with most of what is there.
+    """
     workload = WORKLOADS[0]
     cache_dir = generate(workload, DIRECTORY, count=60, messages=1_200_000)
     [option] = replays(60, [workload])
@@ -274,15 +277,17 @@ def spark_soak(batches: int, tables_dir: Path) -> dict[str, Any]:
     ):
         position = 0
         for batch in replay.batches():
-            values += encoder.encode_lines(batch.data, position).values()
+            include = None if case is None else {case}
+            values += encoder.encode_lines(batch.data, position, include).values()
             position += batch.count
             if len(values) >= batches * SOAK_EVENTS:
                 break
+    each = min(SOAK_EVENTS, len(values) // batches)
     spark = session(master="local[2]")
     tables = Tables(spark, str(tables_dir))
-    began, used, seconds = time.perf_counter(), cpu_seconds(), []
+    began, used, seconds, spent = time.perf_counter(), cpu_seconds(), [], [cpu_seconds()]
     for number in range(batches):
-        own = values[number * SOAK_EVENTS : (number + 1) * SOAK_EVENTS]
+        own = values[number * each : (number + 1) * each]
         rows = [("soak", "soak", 0, number, None, None, None, value) for value in own]
         records = spark.createDataFrame(rows, schema_of(RECORD))
         started = time.perf_counter()
@@ -290,10 +295,16 @@ def spark_soak(batches: int, tables_dir: Path) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started)
         if (number + 1) % 100 == 0:
             last = sorted(seconds[-100:])
+            spent.append(cpu_seconds())
             files = {name: size(tables, name).files for name in existing(tables)}
-            print(f"{number + 1}: median {last[50]:.2f} s, {files}", file=sys.stderr, flush=True)
+            print(
+                f"{number + 1}: median {last[50]:.2f} s, {(spent[-1] - spent[-2]) / 100:.2f} s CPU "
+                f"each, {files}",
+                file=sys.stderr,
+                flush=True,
+            )
     return {
-        "events": batches * SOAK_EVENTS,
+        "events": batches * each,
         "seconds": time.perf_counter() - began,
         "cpu": cpu_seconds() - used,
         "medians": [
@@ -330,7 +341,7 @@ def run(task: Mapping[str, Any]) -> dict[str, Any]:
         if what == "day":
             return spark_day(task["messages"], task["memory"], folder)
         if what == "soak":
-            return spark_soak(task["batches"], folder)
+            return spark_soak(task["batches"], task["case"], folder)
         cache_dir = cache(minutes, task["messages"])
         if what in {"replay", "encode"}:
             return library(cache_dir, minutes, encode=what == "encode")
@@ -386,8 +397,8 @@ def day(messages: int, memory: str) -> None:
     show_sizes(found)
 
 
-def soak(batches: int) -> None:
-    report = Report(minutes=60, batches=batches)
+def soak(batches: int, case: str | None) -> None:
+    report = Report(minutes=60, batches=batches, case=case)
     found = report.measure(f"{batches} batches, 2 cores", 2, what="soak")
     print("  median seconds of each tenth:", *(f"{each:.2f}" for each in found["medians"]))
     show_sizes(found)
@@ -418,12 +429,13 @@ def main() -> None:
     parser.add_argument("--day", action="store_true", help="one day of one exchange")
     parser.add_argument("--memory", default="2g", help="of Spark's driver, for --day")
     parser.add_argument("--soak", type=int, metavar="BATCHES", help="small batches, one by one")
+    parser.add_argument("--case", help="of --soak, the only payload case, such as trade")
     parser.add_argument("--task", help="one measurement, as JSON; for itself")
     given = parser.parse_args()
     if given.task:
         print(json.dumps(run(json.loads(given.task))))
     elif given.soak:
-        soak(given.soak)
+        soak(given.soak, given.case)
     elif given.day:
         day(given.messages or 30_000_000, given.memory)
     else:
