@@ -74,6 +74,20 @@ fn digits(text: &[u8]) -> usize {
     length + rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())
 }
 
+/// Read digits, up to 19 of them, eight at a time: neighbours are put together to numbers of two, four and eight.
+#[inline]
+pub fn whole(digits: &[u8]) -> u64 {
+    let mut number: u64 = 0;
+    let mut eights = digits.chunks_exact(8);
+    for eight in &mut eights {
+        let ones = u64::from_le_bytes(eight.try_into().unwrap_or_default()) ^ 0x3030_3030_3030_3030;
+        let twos = (ones * 10 + (ones >> 8)) & 0x00ff_00ff_00ff_00ff;
+        let fours = (twos * 100 + (twos >> 16)) & 0x0000_ffff_0000_ffff;
+        number = number * 100_000_000 + ((fours * 10_000 + (fours >> 32)) & 0xffff_ffff);
+    }
+    eights.remainder().iter().fold(number, |number, digit| number * 10 + u64::from(digit - b'0'))
+}
+
 impl Form {
     /// That of `0`.
     pub const ZERO: Self =

@@ -13,6 +13,7 @@ use super::levels::Levels;
 use super::text::Text;
 use crate::hashing::Seeded;
 use crate::json::{Odd, Token, Walker, is_key};
+use crate::numbers;
 use crate::times::Printed;
 
 /// There are thousands, which are to stay in the processor's cache.
@@ -328,7 +329,7 @@ impl Table {
                 Some(SYMBOL) => row.symbol = Some(at.string()?),
                 Some(ID) => match at.token()? {
                     Token::Number(text, form) if form.is_short_whole(MAX_ID_LENGTH) => {
-                        row.id = text.iter().fold(0, |id, digit| id * 10 + u64::from(digit - b'0'));
+                        row.id = numbers::whole(text);
                     }
                     _ => return Err(Odd),
                 },

@@ -388,9 +388,7 @@ fn between<'a>(text: &'a [u8], after: &[u8], until: &[u8]) -> &'a [u8] {
 #[inline]
 fn count(token: &Token) -> Result<i64, Odd> {
     match token {
-        Token::Number(text, form) if form.is_short_whole(MAX_COUNT_LENGTH) => {
-            Ok(text.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
-        }
+        Token::Number(text, form) if form.is_short_whole(MAX_COUNT_LENGTH) => Ok(numbers::whole(text) as i64),
         _ => Err(Odd),
     }
 }
