@@ -50,17 +50,23 @@ import sys, time
 from pathlib import Path
 from tardis_machine.cli import main
 from tardis_machine.lake import batches
-write_silver, calls = batches.write_silver, []
+from tardis_machine.lake.tables import Tables
+append_once, write_silver, appended, calls = Tables.append_once, batches.write_silver, [], []
+def append_and_tell(*arguments):
+    append_once(*arguments)
+    appended.append(arguments)
 def stop_at_the_second(*arguments):
     calls.append(arguments)
     if len(calls) == 2:
+        while len(appended) < 2:
+            time.sleep(0.1)
         Path(sys.argv[1]).touch()
         time.sleep(600)
     return write_silver(*arguments)
-batches.write_silver = stop_at_the_second
+Tables.append_once, batches.write_silver = append_and_tell, stop_at_the_second
 sys.exit(main(["lake", *sys.argv[2:]]))
 """
-"""The command, but for a pause in the middle of the second batch."""
+"""The command, but for a pause in the middle of the second batch, when Bronze has it."""
 
 
 def launch(*command: str | Path) -> subprocess.Popen[str]:
