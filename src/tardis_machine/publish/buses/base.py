@@ -370,9 +370,11 @@ class EventBus(ABC, Generic[C]):
 
     def _turn_away(self, records: Records, fates: Fates) -> None:
         """Settle what cannot be sent: too heavy for good, its destination missing for now."""
-        bounds = {each: self._heaviest(each) for each in _destinations(records)}
-        usable = self._unusable.keys().isdisjoint(bounds)
-        if usable and max(records.weights, default=0) <= min(bounds.values(), default=0):
+        wanted = _destinations(records)
+        # What cannot be reached cannot be asked for its bound either.
+        bounds = {each: self._heaviest(each) for each in wanted.difference(self._unusable)}
+        heaviest = max(records.weights, default=0)
+        if len(bounds) == len(wanted) and heaviest <= min(bounds.values(), default=0):
             return
         for place, record in enumerate(records):
             destination = record.destination
