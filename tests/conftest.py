@@ -17,6 +17,7 @@ settings.load_profile("same")
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
 
 pytest_plugins = (
+    "tests.hanging",
     "tests.servers.tardis_api",
     "tests.servers.aws",
     "tests.servers.kafka",

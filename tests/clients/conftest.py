@@ -23,9 +23,9 @@ OPTIONS: dict[str, Any] = {
 }
 ENDLESS: dict[str, Any] = OPTIONS | {
     "to": "2024-03-01T00:05",
-    "dataTypes": ["book_snapshot_50_0ms"],
+    "dataTypes": [f"book_snapshot_{depth}_0ms" for depth in range(31, 51)],
 }
-"""More than the buffers between server and client hold."""
+"""More than a client can have taken before the server has heard that it leaves."""
 
 
 def pytest_report_header() -> str:
@@ -66,9 +66,11 @@ class Door(Machine):
         return lambda: wait_until(lambda: self.ended(outcome) > before)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what a process brings about; the test's own timeout bounds it."""
+def wait_until(condition: Callable[[], bool], patience_s: float = 60) -> None:
+    """Wait for what a process brings about, but not for ever: a thread outlives its test."""
+    deadline = time.monotonic() + patience_s
     while not condition():
+        assert time.monotonic() < deadline, "the server did not do what was awaited"
         time.sleep(0.02)
 
 
