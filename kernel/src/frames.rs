@@ -2,9 +2,9 @@
 
 use memchr::{memchr_iter, memrchr};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes};
 
-use crate::filling::Filling;
+use crate::filling::{Filling, filled};
 use crate::guard::guarded;
 
 const TEXT: u8 = 0x81;
@@ -42,8 +42,9 @@ pub fn frame(out: &mut Filling, message: &[u8]) {
 
 /// Turn whole lines into one buffer with a frame for each.
 #[pyfunction]
-pub fn text_frames<'py>(py: Python<'py>, ndjson: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+pub fn text_frames<'py>(py: Python<'py>, ndjson: &Bound<PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     guarded(|| {
+        let ndjson = text_of(ndjson)?;
         let whole = &ndjson[..memrchr(b'\n', ndjson).map_or(0, |end| end + 1)];
         let mut size = 0;
         let mut start = 0;
@@ -51,14 +52,22 @@ pub fn text_frames<'py>(py: Python<'py>, ndjson: &[u8]) -> PyResult<Bound<'py, P
             size += header_size(end - start) + end - start;
             start = end + 1;
         }
-        PyBytes::new_with(py, size, |buffer| {
-            let mut out = Filling::new(buffer);
+        filled(py, size, |out| {
             let mut start = 0;
             for end in memchr_iter(b'\n', whole) {
-                frame(&mut out, &whole[start..end]);
+                frame(out, &whole[start..end]);
                 start = end + 1;
             }
-            Ok(())
         })
     })
+}
+
+/// Bytes, or a bytearray as emitters give it, where they are.
+#[allow(unsafe_code, reason = "a bytearray is read where it is")]
+fn text_of<'a>(object: &'a Bound<PyAny>) -> PyResult<&'a [u8]> {
+    match object.cast::<PyByteArray>() {
+        // SAFETY: we do not change it, and Python, which could, does not run while this is held.
+        Ok(array) => Ok(unsafe { array.as_bytes() }),
+        Err(_) => Ok(object.cast::<PyBytes>()?.as_bytes()),
+    }
 }

@@ -205,7 +205,7 @@ fn is_stamped(line: &[u8]) -> bool {
     let mut differs = 0;
     for (place, text, more) in STAMP {
         let word = head[place..].first_chunk::<8>().map_or(0, |eight| u64::from_le_bytes(*eight)) ^ text;
-        differs |= (word & LOW) + more | word;
+        differs |= ((word & LOW) + more) | word;
     }
     differs & !LOW == 0
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::emit::Taken;
-use crate::filling::Filling;
+use crate::filling::filled;
 use crate::guard::guarded;
 
 /// The local times of a run from `next` up to before `end`, which are in order.
@@ -62,8 +62,7 @@ pub fn interleave<'py>(
             .map(|(taken, first, end)| Part::new(py, taken.get(), *first, *end))
             .collect::<PyResult<Vec<_>>>()?;
         let size = parts.iter().map(|part| part.taken.start(part.end) - part.taken.start(part.next)).sum();
-        PyBytes::new_with(py, size, |buffer| {
-            let mut out = Filling::new(buffer);
+        filled(py, size, |out| {
             while let Some((least, next)) = two_least(&parts) {
                 out.put(match next {
                     None => {
@@ -73,7 +72,6 @@ pub fn interleave<'py>(
                     Some((at, stamp)) => parts[least].before(stamp, least < at),
                 });
             }
-            Ok(())
         })
     })
 }

@@ -64,7 +64,7 @@ fn digits(text: &[u8]) -> usize {
     for chunk in text.chunks_exact(8) {
         let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default()) ^ (ONES * b'0' as u64);
         // Digits are 0 to 9 now: with this added, all others have the highest bit.
-        let others = ((word & (ONES * 0x7f)) + ONES * (0x80 - 10) | word) & (ONES * 0x80);
+        let others = (((word & (ONES * 0x7f)) + ONES * (0x80 - 10)) | word) & (ONES * 0x80);
         if others != 0 {
             return length + others.trailing_zeros() as usize / 8;
         }

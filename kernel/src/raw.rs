@@ -4,7 +4,7 @@ use memchr::{memchr, memchr_iter};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::filling::Filling;
+use crate::filling::filled;
 use crate::frames::{frame, header_size};
 use crate::guard::guarded;
 use crate::lines::MESSAGE;
@@ -24,8 +24,7 @@ pub fn raw_objects<'py>(py: Python<'py>, piece: &[u8]) -> PyResult<Option<Sent<'
         let Some((count, _)) = measured(piece) else { return Ok(None) };
         // The space behind a stamp and the line's end are not sent.
         let more = BEFORE.len() + BETWEEN.len() + AFTER.len() - 2;
-        let data = PyBytes::new_with(py, piece.len() + count * more, |buffer| {
-            let mut out = Filling::new(buffer);
+        let data = filled(py, piece.len() + count * more, |out| {
             for line in lines(piece) {
                 out.put(BEFORE);
                 out.put(&line[..STAMP]);
@@ -33,7 +32,6 @@ pub fn raw_objects<'py>(py: Python<'py>, piece: &[u8]) -> PyResult<Option<Sent<'
                 out.put(&line[MESSAGE..]);
                 out.put(AFTER);
             }
-            Ok(())
         })?;
         Ok(Some((data, count)))
     })
@@ -44,12 +42,10 @@ pub fn raw_objects<'py>(py: Python<'py>, piece: &[u8]) -> PyResult<Option<Sent<'
 pub fn raw_frames<'py>(py: Python<'py>, piece: &[u8]) -> PyResult<Option<Sent<'py>>> {
     guarded(|| {
         let Some((count, size)) = measured(piece) else { return Ok(None) };
-        let data = PyBytes::new_with(py, size, |buffer| {
-            let mut out = Filling::new(buffer);
+        let data = filled(py, size, |out| {
             for line in lines(piece) {
-                frame(&mut out, &line[MESSAGE..]);
+                frame(out, &line[MESSAGE..]);
             }
-            Ok(())
         })?;
         Ok(Some((data, count)))
     })

@@ -22,6 +22,8 @@ def same(function: str, piece: bytes) -> Recorded | bytes:
     for name in NAMES:
         with chosen(name):
             found.append(text_frames(piece) if function == "text" else recorded_frames(piece))
+            if function == "text":
+                assert text_frames(bytearray(piece)) == found[-1]
     assert found[0] == found[1]
     return found[1]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tardis_machine.emit import Written
 from tardis_machine.kernel import kernel
 from tardis_machine.lines import MESSAGE, are_stamped, is_stamped, split
 
@@ -33,7 +34,7 @@ class _Headers(dict[int, bytes]):
 _HEADERS: Final = _Headers()
 
 
-def text_frames(ndjson: bytes) -> bytes:
+def text_frames(ndjson: Written) -> bytes:
     """Turn whole lines into one buffer with a text frame per line.
 
     No Python statement runs per message: at half a million frames per second that is what counts.
@@ -42,7 +43,7 @@ def text_frames(ndjson: bytes) -> bytes:
     if module is not None:
         frames: bytes = module.text_frames(ndjson)
         return frames
-    return _frames_of(split(ndjson))
+    return _frames_of(split(bytes(ndjson)))
 
 
 class Recorded(NamedTuple):

@@ -115,7 +115,7 @@ class Session:
 
     async def send(self, lines: Written) -> None:
         """Send a frame per line and wait until the client has taken most of them."""
-        self.write(text_frames(bytes(lines)))
+        self.write(text_frames(lines))
         await self.drain()
 
     def write(self, frames: bytes) -> None:

@@ -85,7 +85,7 @@ class WebSocketRoutes:
                 await services.run(
                     _REPLAY_NORMALIZED,
                     replay,
-                    replay.batches(),
+                    replay.chunks(),
                     session.send,
                     session.outlet,
                     journal,
