@@ -83,11 +83,11 @@ lock: ## renew the locked versions
 
 LAKE := src/tardis_machine/lake
 
-log-store: setup ## compile what lets several drivers write to tables on S3 (needs a JDK)
+log-store: setup ## compile the stores of Delta's log, on S3 and on this machine (needs a JDK)
 	rm -rf build/log-store && mkdir -p build/log-store
 	javac --release 17 -d build/log-store $(LAKE)/java/tardismachine/lake/*.java -cp \
 	  "$$($(BIN)/python -c 'import pyspark; from tardis_machine.lake.session import jars; print(":".join([pyspark.__path__[0] + "/jars/*", *map(str, jars())]))')"
-	jar --create --file $(LAKE)/s3-log-store.jar --date=2020-01-01T00:00:00Z -C build/log-store tardismachine
+	jar --create --file $(LAKE)/log-stores.jar --date=2020-01-01T00:00:00Z -C build/log-store tardismachine
 
 BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
 DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb

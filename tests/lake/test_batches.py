@@ -275,3 +275,11 @@ def test_spans_are_those_of_each_exchange_and_day() -> None:
     )
     around_midnight = Span("a", START_US, START_US).widened(1)
     assert "IN (DATE'2024-02-29', DATE'2024-03-01')" in condition([around_midnight], "t")
+
+
+def test_a_small_batch_is_one_file_of_each_table(spark: SparkSession, tables: Tables) -> None:
+    values = [trade(number, trade_id=f"t{number}") for number in range(200)]
+    write_batch(tables, records(spark, values).repartition(4), Commit("stream/a", 0))
+    assert tables.read(EVENTS).count() == 200
+    for table in (EVENTS, SILVER["trade"]):
+        assert len(tables.read(table).inputFiles()) == 1

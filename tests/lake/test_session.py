@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tardis_machine.lake.errors import SessionError
-from tardis_machine.lake.session import COORDINATES, LOCAL_SETTINGS, died, jars, session
+from tardis_machine.lake.session import COORDINATES, LOCAL_SETTINGS, LOG_STORES, died, jars, session
 from tests.lake.conftest import ZONE
 
 
@@ -45,8 +45,11 @@ def test_what_a_session_lacks_is_named() -> None:
 
 def test_jars_are_declared_exactly() -> None:
     assert all(len(coordinate.split(":")) == 3 for coordinate in COORDINATES)
-    assert {path.suffix for path in jars()} == {".jar"}
-    assert len(jars()) == len(COORDINATES)
+    *fetched, own = jars()
+    assert {path.suffix for path in fetched} == {".jar"}
+    assert len(fetched) == len(COORDINATES)
+    assert own == LOG_STORES
+    assert own.is_file()
 
 
 def test_production_settings_are_tested(spark: SparkSession) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _TRADE_SLACK_US: Final = 3_600_000_000
 # Small merges are mostly Spark's planning: a few at once keep the cores busy.
 _MERGES_AT_ONCE: Final = 4
+# As many rows as go to Python at once. A file for each task would have to be joined with others
+# soon, and the log of its table names it for a week after that.
+_ONE_FILE_EVENTS: Final = 20_000
 
 EVENT_KEY: Final = ("exchange", "day", "local_ts", "event_id")
 """What tells events apart: the id alone would do, the rest says which files can have it."""
@@ -56,6 +59,8 @@ def write_batch(
         if any(group.case is None for group in groups):
             rejected = quarantine.set_aside_records(tables, inspected)
             groups = [group for group in groups if group.case is not None]
+        if sum(group.events for group in groups) <= _ONE_FILE_EVENTS:
+            events = events.coalesce(1)
         # A batch that was written in part is written again: which table has it first is all one.
         with ThreadPoolExecutor(1) as beside:
             appending = beside.submit(_append, tables, events, commit, groups, may_repeat)

@@ -44,13 +44,15 @@ S3_CLIENT_COORDINATES: Final = tuple(
 )
 """What tables on S3 need besides, with what these depend on: the parts of the SDK that are used, a
 thirtieth of its bundle."""
-S3_LOG_STORE: Final = Path(__file__).with_name("s3-log-store.jar")
+LOG_STORES: Final = Path(__file__).with_name("log-stores.jar")
 """Made from `java/` by `make log-store`."""
 S3_SETTINGS: Final[dict[str, str]] = {
     f"spark.delta.logStore.{scheme}.impl": "tardismachine.lake.ConditionalS3LogStore"
     for scheme in ("s3a", "s3")
 }
 """What lets several drivers write to the same tables on S3."""
+LOCAL_LOG_STORE: Final = ("spark.delta.logStore.file.impl", "tardismachine.lake.LocalLogStore")
+"""What lets them on this machine, and keeps a batch from taking longer the more there were."""
 
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -140,8 +142,7 @@ def jars(*, s3: bool = False) -> list[Path]:
         found += fetch_jars(
             S3_CLIENT_COORDINATES, parts.with_name(f"aws-sdk-{_AWS_SDK}"), transitive=True
         )
-        found.append(S3_LOG_STORE)
-    return found
+    return [*found, LOG_STORES]
 
 
 def on_s3(root: str) -> bool:
@@ -207,7 +208,7 @@ def _check_s3(spark: "SparkSession") -> None:
         if spark.conf.get(name, None) is None:
             log.warning(
                 "only one driver may write to tables on S3 with this session",
-                extra={"otherwise": f"--jars {S3_LOG_STORE} --conf {name}={value}"},
+                extra={"otherwise": f"--jars {LOG_STORES} --conf {name}={value}"},
             )
             return
 
@@ -268,6 +269,7 @@ def _own_settings(
         found = map(str, jars(s3=s3))
         if where.startswith("local["):
             # No copies for executors, and classes are found at once, not after all other jars.
+            chosen.setdefault(*LOCAL_LOG_STORE)
             path = [chosen.get("spark.driver.extraClassPath"), *found]
             chosen["spark.driver.extraClassPath"] = os.pathsep.join(filter(None, path))
         else:
