@@ -3,9 +3,8 @@
 import logging
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +134,18 @@ def test_mistake_3_a_full_memory_breaks_no_order(
             assert all(error.retriable for _, error in result.failures)
             refused.extend(str(error) for _, error in result.failures)
             left = [batch[place] for place, _ in result.failures] + left[1_000:]
-            if len(refused) > 1_000 and not taking.running():
+            if refused and not taking:
+                taking.append(pool.submit(take))
+            elif taking and taking[0].done():
                 pytest.fail("nobody takes")
 
+    taking: list[Future[None]] = []
     with ThreadPoolExecutor(2) as pool:
-        sending = pool.submit(send)
-        while not refused and not sending.done():
-            time.sleep(0.01)
-        taking = pool.submit(take)
-        sending.result()
-        done.set()
-        taking.result()
+        try:
+            pool.submit(send).result()
+        finally:
+            done.set()
+    taking[0].result()
 
     assert kept == [record.event.event_id for record in sent]
     assert any("OOM" in reason for reason in refused)

@@ -1,8 +1,12 @@
 """A connection's life: what is subscribed, what arrives, how it ends and begins again."""
 
+import asyncio
+
 import pytest
 
-from tests.live.streams import streaming
+from tardis_machine.live.errors import ClosedError
+from tardis_machine.live.hub import Hub
+from tests.live.streams import QUICK, environ_of, streaming
 from tests.servers.exchange import ScriptedExchange
 
 XBT = "XBTUSD"
@@ -39,3 +43,21 @@ async def test_what_came_before_a_close_is_sent_before_the_disconnect(
         await peer.close()
         found = [await reader.next() for _ in range(count + 1)]
     assert [each["type"] for each in found] == ["trade"] * count + ["disconnect"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_stream_that_stops_while_a_connection_ends_leaves_none_open(turns: int) -> None:
+    async with ScriptedExchange() as exchange:
+        hub = Hub(QUICK, environ=environ_of(exchange, "bitmex"))
+        async with streaming(None, "bitmex", ["trade"], hub=hub):
+            peer = await exchange.accepted()
+            await peer.received()
+            [feed] = hub._feeds.values()
+            [connection] = feed._connections
+            connection.fail(ClosedError(1006, ""))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await feed.stop()
+            assert hub.resources.statistics.connections == {"bitmex": 0}
+            await peer.gone()
+        await hub.close()

@@ -215,9 +215,11 @@ class Connection:
             for task in tasks:
                 task.cancel()
             self._failure.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._hang_up(self._socket or socket)
-            self._socket = None
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # the stream may be stopped at this very moment
+                await self._hang_up(self._socket or socket)
+                self._socket = None
         if isinstance(first, LiveError):
             return first
         log.error(
