@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tardis_machine.kernel import VARIABLE
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Launch = Callable[..., "Process"]
 
@@ -24,8 +26,11 @@ _COMMAND = (
 
 
 def environment(**changes: str) -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if k != "PORT" and not k.startswith("TM_")}
-    return clean | changes
+    """This environment without settings of ours, but with the kernel that is tested."""
+    kept = {k: v for k, v in os.environ.items() if k != "PORT" and not k.startswith("TM_")}
+    if VARIABLE in os.environ:
+        kept[VARIABLE] = os.environ[VARIABLE]
+    return kept | changes
 
 
 class Process:
