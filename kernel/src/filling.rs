@@ -21,7 +21,7 @@ impl Filling<'_> {
     }
 }
 
-/// Make bytes and have all of them written; setting them to zero before would cost as much again.
+/// Make bytes and have all of them written, without setting them to zero before.
 #[allow(unsafe_code, reason = "no other way leads to bytes that are not set before they are written")]
 pub fn filled<'py>(
     py: Python<'py>,

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.clients.node import NODE
+from tests.publish.machines import wait_until
 from tests.servers.machine import Machine
 
 START = "2024-03-01T00:00"
@@ -63,15 +63,7 @@ class Door(Machine):
     def after(self, outcome: str) -> Callable[[], None]:
         """Make what waits until one more response has ended that way."""
         before = self.ended(outcome)
-        return lambda: wait_until(lambda: self.ended(outcome) > before)
-
-
-def wait_until(condition: Callable[[], bool], patience_s: float = 60) -> None:
-    """Wait for what a process brings about, but not for ever: a thread outlives its test."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, "the server did not do what was awaited"
-        time.sleep(0.02)
+        return lambda: wait_until(lambda: self.ended(outcome) > before, f"none {outcome}")
 
 
 Open = Callable[..., Door]

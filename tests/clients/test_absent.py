@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, Open, wait_until
+from tests.clients.conftest import ENDLESS, Open
+from tests.publish.machines import wait_until
 
 # Slow, so as not to be done before it is over.
 HTTP = """
@@ -32,11 +33,11 @@ def test_the_server_lets_go(opened: Open, over: str, number: signal.Signals, out
     idle = door.metric("process_open_fds")
     client = subprocess.Popen([sys.executable, "-c", HTTP if over == "http" else WS, url])
     try:
-        wait_until(lambda: door.metric("tardis_machine_messages_total") > 0)
+        wait_until(lambda: door.metric("tardis_machine_messages_total") > 0, "nothing comes")
         client.send_signal(number)
-        wait_until(lambda: door.ended(outcome) == 1)
+        wait_until(lambda: door.ended(outcome) == 1, f"it has not {outcome}")
         assert door.metric("tardis_machine_active_responses") == 0
-        wait_until(lambda: door.metric("process_open_fds") <= idle)
+        wait_until(lambda: door.metric("process_open_fds") <= idle, "files stay open")
     finally:
         client.kill()
         client.wait()

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from tests.clients import fuzz
-from tests.clients.conftest import Door, wait_until
+from tests.clients.conftest import Door
+from tests.publish.machines import wait_until
 
 _CASES: Final = int(os.environ.get("FUZZ_CASES", "100"))
 _WARM_UP: Final = 50
@@ -94,8 +95,8 @@ def hold(door: Door, answered: Callable[..., None], *strategies: SearchStrategy[
     before = Holdings.of(door.pid)
     with health_watched(door) as took:
         fuzzed(given(*strategies)(answered))()
-    wait_until(lambda: door.metric("tardis_machine_active_responses") == 0)
-    wait_until(lambda: Holdings.of(door.pid).descriptors <= before.descriptors)
+    wait_until(lambda: door.metric("tardis_machine_active_responses") == 0, "some go on")
+    wait_until(lambda: Holdings.of(door.pid).descriptors <= before.descriptors, "files stay open")
     after = Holdings.of(door.pid)
     assert after.threads <= before.threads + WORKERS
     assert after.rss_mb < before.rss_mb + _GROWTH_MB

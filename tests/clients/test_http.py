@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, OPTIONS, START, Door, Open, wait_until
+from tests.clients.conftest import ENDLESS, OPTIONS, START, Door, Open
 from tests.clients.http import HTTP_READERS, CutError, HttpReader
 from tests.clients.manners import PROMPT, SLOW, Manners
+from tests.publish.machines import wait_until
 
 PATH = "/replay-normalized"
 RAW: dict[str, Any] = {"exchange": "deribit", "from": START, "to": "2024-03-01T00:01"}
@@ -48,7 +49,9 @@ async def test_leaving_frees_the_server(door: Door, read: HttpReader) -> None:
 async def test_a_server_that_stops_is_seen(opened: Open, read: HttpReader) -> None:
     door = opened("--sample-data")
     reading = asyncio.ensure_future(read(door.http(PATH, ENDLESS), SLOW))
-    await asyncio.to_thread(wait_until, lambda: door.metric("tardis_machine_messages_total") > 0)
+    await asyncio.to_thread(
+        wait_until, lambda: door.metric("tardis_machine_messages_total") > 0, "nothing comes"
+    )
     await asyncio.to_thread(door.stop)
     with pytest.raises(CutError) as caught:
         await reading

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, Door, Open, wait_until
+from tests.clients.conftest import ENDLESS, Door, Open
 from tests.clients.manners import LATE, LATE_AND_SLOW, PROMPT, SLOW, Manners, Reader
 from tests.clients.sockets import READERS
+from tests.publish.machines import wait_until
 
 PATH = "/ws-replay-normalized"
 FINISHED = "WS replay-normalized finished"
@@ -41,7 +42,9 @@ async def test_leaving_politely_is_no_failure(door: Door, body: bytes, read: Rea
 async def test_a_server_that_stops_says_so(opened: Open, read: Reader) -> None:
     door = opened("--sample-data")
     reading = asyncio.ensure_future(read(door.ws(PATH, ENDLESS), SLOW, lambda: None))
-    await asyncio.to_thread(wait_until, lambda: door.metric("tardis_machine_messages_total") > 0)
+    await asyncio.to_thread(
+        wait_until, lambda: door.metric("tardis_machine_messages_total") > 0, "nothing comes"
+    )
     await asyncio.to_thread(door.stop)
     answer = await reading
     assert answer.messages
