@@ -340,7 +340,7 @@ def test_a_long_replay_does_not_hold_up_a_short_one(replays: Replays) -> None:
         replays.api.fail_at(START + minute, Fault(wait_for=hold))
     long = replays.read(0, 1000)
     next(long)
-    eventually(lambda: replays.api.under_way >= 50)
+    eventually(lambda: replays.api.held >= 50)
     assert b"".join(replays.read(2000, 2003)) == expected(2000, 2003)
     hold.set()
     long.close()
@@ -350,7 +350,7 @@ def test_replays_of_the_same_minutes_share_their_fetches(replays: Replays) -> No
     hold = threading.Event()
     replays.api.fail_at(START + 2, Fault(wait_for=hold))
     readers = [replays.read(0, 3) for _ in range(4)]
-    eventually(lambda: replays.api.under_way == 1)
+    eventually(lambda: replays.api.held == 1)
     hold.set()
     for reader in readers:
         assert b"".join(reader) == expected(0, 3)
@@ -361,7 +361,7 @@ def test_closing_one_of_them_leaves_the_fetch_to_the_others(replays: Replays) ->
     hold = threading.Event()
     replays.api.fail_at(START + 2, Fault(wait_for=hold))
     one, other = replays.read(0, 3), replays.read(0, 3)
-    eventually(lambda: replays.api.under_way == 1 and one.pending() is not None)
+    eventually(lambda: replays.api.held == 1 and one.pending() is not None)
     eventually(lambda: one._probe is not None and other._probe is not None)
     one.close()
     hold.set()
@@ -448,7 +448,7 @@ def test_closing_cuts_the_connections_at_once(replays: Replays) -> None:
         replays.api.fail_at(START + minute, Fault(wait_for=never))
     reader = replays.read(0, 40)
     assert next(reader)
-    eventually(lambda: replays.api.under_way == 19)
+    eventually(lambda: replays.api.held == 19)
     reader.close()
     for _ in range(19):
         assert replays.api.aborted.acquire(timeout=30)
@@ -462,7 +462,7 @@ def test_closing_the_history_wakes_who_waits(replays: Replays) -> None:
     reader = replays.read(0, 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, reader)
-        eventually(lambda: replays.api.under_way == 1)
+        eventually(lambda: replays.api.held == 1)
         replays.history.close()
         with pytest.raises(ReaderClosedError):
             waiting.result()
@@ -475,7 +475,7 @@ def test_a_dropped_reader_stops_fetching(replays: Replays) -> None:
     for minute in range(1, 10):
         replays.api.fail_at(START + minute, Fault(wait_for=never))
     reader = replays.read(0, 10)
-    eventually(lambda: replays.api.under_way == 1)
+    eventually(lambda: replays.api.held == 1)
     del reader
     assert replays.api.aborted.acquire(timeout=30)
 

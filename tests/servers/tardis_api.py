@@ -66,6 +66,8 @@ class TardisApi:
         self.max_minutes = 60
         self.under_way = 0
         self.most_under_way = 0
+        self.held = 0
+        """Requests that a fault's `wait_for` keeps waiting."""
         self.delay_s = 0.0
         self.aborted = threading.Semaphore(0)
         self.lock = threading.Lock()
@@ -155,7 +157,7 @@ def _handler(api: TardisApi) -> type[BaseHTTPRequestHandler]:
             if api.delay_s:
                 time.sleep(api.delay_s)
             if fault.wait_for is not None:
-                self._wait(fault.wait_for)
+                self._hold(fault.wait_for)
             if api.api_key and self.headers["Authorization"] != f"Bearer {api.api_key}":
                 fault = Fault(401, json.dumps({"message": "Invalid API key"}))
             if fault.status != 200:
@@ -176,6 +178,15 @@ def _handler(api: TardisApi) -> type[BaseHTTPRequestHandler]:
             for name in fault.drop_headers:
                 del headers[name]
             self._send(200, body, headers, fault.cut_after)
+
+        def _hold(self, event: threading.Event) -> None:
+            with api.lock:
+                api.held += 1
+            try:
+                self._wait(event)
+            finally:
+                with api.lock:
+                    api.held -= 1
 
         def _wait(self, event: threading.Event) -> None:
             # A client that leaves while it waits is noticed as a server would: by its socket.
