@@ -1,17 +1,17 @@
 """Days of history into the tables: what is done is written down, and only the rest is done."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tardis_machine.lake import manifest, quarantine, silver
 from tardis_machine.lake.batches import EVENT_KEY
 from tardis_machine.lake.counting import Counted
+from tardis_machine.lake.joining import joining
 from tardis_machine.lake.manifest import MALFORMED, Count
 from tardis_machine.lake.running import Progress, Report, run_lanes
-from tardis_machine.lake.session import died, parallelism
+from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
 from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
@@ -20,9 +20,7 @@ from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
 from tardis_machine.lake.units import SILVER as SILVER_LAYER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_COMPACTION: Final = "spark.databricks.delta.autoCompact.enabled"
+    from pyspark.sql import DataFrame
 
 
 def run(
@@ -47,7 +45,8 @@ def run(
     def writer(unit: Unit) -> Callable[[], manifest.Counts]:
         return UnitWriter(tables, unit, options).write
 
-    with _uncompacted(tables.spark):
+    # A unit's files are few, and looking for others to join costs as much as writing.
+    with joining(tables.spark, None):
         return run_lanes(
             tables.spark,
             # Parts of one day write to the same files, and would only be in each other's way.
@@ -58,23 +57,6 @@ def run(
             wait_s=wait_s,
             report=report,
         )
-
-
-@contextmanager
-def _uncompacted(spark: "SparkSession") -> Iterator[None]:
-    """Let no commit look for small files to join: a unit's are few, and looking costs as much."""
-    if spark.conf.get(_COMPACTION, None) is not None:
-        yield
-        return
-    spark.conf.set(_COMPACTION, "false")
-    try:
-        yield
-    finally:
-        try:
-            spark.conf.unset(_COMPACTION)
-        except Exception as error:
-            if not died(error):  # a session that has ended has no settings either
-                raise
 
 
 class UnitWriter:

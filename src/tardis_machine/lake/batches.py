@@ -7,6 +7,7 @@ from tardis_machine.lake import events as bronze
 from tardis_machine.lake import quarantine, silver
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.groups import TRADE, Group, summed_up
+from tardis_machine.lake.joining import joining
 from tardis_machine.lake.spans import condition, instant
 from tardis_machine.lake.tables import EVENTS, SILVER, Commit, Tables
 
@@ -18,7 +19,7 @@ _TRADE_SLACK_US: Final = 3_600_000_000
 # Small merges are mostly Spark's planning: a few at once keep the cores busy.
 _MERGES_AT_ONCE: Final = 4
 # As many rows as go to Python at once. A file for each task would have to be joined with others
-# soon, and the log of its table names it for a week after that.
+# soon, and the log of its table names it for a day after that.
 _ONE_FILE_EVENTS: Final = 20_000
 
 EVENT_KEY: Final = ("exchange", "day", "local_ts", "event_id")
@@ -62,7 +63,7 @@ def write_batch(
         if sum(group.events for group in groups) <= _ONE_FILE_EVENTS:
             events = events.coalesce(1)
         # A batch that was written in part is written again: which table has it first is all one.
-        with ThreadPoolExecutor(1) as beside:
+        with joining(tables.spark, commit.version), ThreadPoolExecutor(1) as beside:
             appending = beside.submit(_append, tables, events, commit, groups, may_repeat)
             inserted: dict[str, int] = {}
             if not bronze_only:

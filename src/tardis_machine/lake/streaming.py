@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tardis_machine.lake.batches import Written, write_batch, write_silver
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.groups import grouped
+from tardis_machine.lake.joining import joining
 from tardis_machine.lake.tables import EVENTS, Commit, Tables
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def start_silver(tables: Tables, checkpoint: str, *, max_files: int = 100) -> "S
     def batch(rows: "DataFrame", number: int) -> None:
         began = time.monotonic()
         own = Tables(rows.sparkSession, root)
-        inserted, rejected = write_silver(own, rows, grouped(rows))
+        with joining(own.spark, number):
+            inserted, rejected = write_silver(own, rows, grouped(rows))
         _log(number, Written(0, rejected, inserted), time.monotonic() - began)
 
     return _started(events.writeStream.foreachBatch(batch), checkpoint, once=True, interval_s=0)

@@ -38,7 +38,12 @@ _CONFLICTS: Final = (
 # Another writer has begun to make the table; or something else is there, which does not pass.
 _BEING_MADE: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 # Small files of a day are joined as it grows: never those that are large already.
-_GROWING: Final = (("delta.autoOptimize.autoCompact", "true"),)
+_GROWING: Final = (
+    ("delta.autoOptimize.autoCompact", "true"),
+    # Every commit reads the names of all files that were joined so long ago at most, and every
+    # checkpoint holds them: within a week, a batch every five seconds leaves 120,000.
+    ("delta.deletedFileRetentionDuration", "interval 1 days"),
+)
 # What others keep up with by: Gold, and whoever reads the tables elsewhere.
 FEED: Final = ("delta.enableChangeDataFeed", "true")
 
