@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from tardis_machine.lake import maintain
+from tardis_machine.lake import tables as layout
 from tardis_machine.lake.batches import write_batch
 from tardis_machine.lake.joining import JOIN_EVERY
 from tardis_machine.lake.tables import EVENTS, SILVER, Commit, Table, Tables
@@ -33,19 +35,28 @@ def operations(tables: Tables, table: Table) -> list[str]:
     return [row.operation for row in history.orderBy("version").collect()]
 
 
-def test_only_days_that_changed_are_compacted(spark: SparkSession, tables: Tables) -> None:
+def test_only_days_that_changed_are_compacted(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain, "_FIRST_LOOK", 1)
+    table = SILVER["trade"]
     for number, at in enumerate((0, 1, DAY_MS, DAY_MS + 1)):
         write_batch(tables, records(spark, [trade(at)]), Commit("a", number), may_repeat=False)
-    assert maintain.compact(tables, SILVER["trade"]) == 2
+    assert maintain._last_compaction(tables, table) is None
+    assert maintain.compact(tables, table) == 2
+    compacted = len(operations(tables, table)) - 1
     joined = files(tables)
     assert len(joined) == 2
-    write_batch(tables, records(spark, [trade(2)]), Commit("a", 4), may_repeat=False)
-    assert maintain.compact(tables, SILVER["trade"]) == 1
+    for number in (2, 3):
+        batch = records(spark, [trade(number)])
+        write_batch(tables, batch, Commit("a", 2 + number), may_repeat=False)
+    assert maintain._last_compaction(tables, table) == compacted
+    assert maintain.compact(tables, table) == 1
     assert len(files(tables)) == 2
     [untouched] = [path for path in joined if "day=2024-03-02" in path]
     assert untouched in files(tables)
-    assert maintain.compact(tables, SILVER["trade"]) == 0
-    assert tables.read(SILVER["trade"]).count() == 5
+    assert maintain.compact(tables, table) == 0
+    assert tables.read(table).count() == 6
 
 
 def test_small_files_are_joined_as_a_table_grows(spark: SparkSession, tables: Tables) -> None:
@@ -68,6 +79,20 @@ def test_a_stream_that_was_started_again_does_not_join_files_with_every_batch(
         write_batch(tables, batch, Commit("a", number), may_repeat=False)
     assert "OPTIMIZE" not in operations(tables, EVENTS)
     assert "OPTIMIZE" not in operations(tables, SILVER["trade"])
+
+
+def test_only_the_latest_commits_are_asked_whether_a_batch_was_written(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        batch = records(spark, [trade(number)])
+        write_batch(tables, batch, Commit("a", number), may_repeat=False)
+    assert [tables.has(EVENTS, Commit("a", number)) for number in range(4)] == [True] * 3 + [False]
+    monkeypatch.setattr(layout, "_LATEST", 2)
+    assert [tables.has(EVENTS, Commit("a", number)) for number in range(3)] == [False, True, True]
+    again = write_batch(tables, records(spark, [trade(0)]), Commit("a", 0))
+    assert again.inserted == {"trade": 0}
+    assert tables.read(EVENTS).count() == 3
 
 
 def test_names_of_joined_files_are_kept_for_a_day(spark: SparkSession, tables: Tables) -> None:

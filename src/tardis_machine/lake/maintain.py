@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _WEEK_HOURS: Final = 168
+_FIRST_LOOK: Final = 1000
 
 
 Partition = tuple[tuple[str, str], ...]
@@ -85,9 +86,7 @@ def _last_joined(tables: Tables, table: Table) -> dict[Partition, set[str]]:
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
 
-    history = tables.spark.sql(f"DESCRIBE HISTORY {tables.name(table)}")
-    ordered = history.where("operation = 'OPTIMIZE' AND operationParameters.zOrderBy <> '[]'")
-    last = ordered.selectExpr("max(version)").collect()[0][0]
+    last = _last_compaction(tables, table)
     if last is None:
         return {}
     reader = tables.spark.read.format("delta").option("versionAsOf", last)
@@ -95,6 +94,21 @@ def _last_joined(tables: Tables, table: Table) -> dict[Partition, set[str]]:
         return _files(reader.load(tables.path(table)))
     except PySparkException:  # its log is too old to be read
         return {}
+
+
+def _last_compaction(tables: Tables, table: Table) -> int | None:
+    """Find the version, from the newest back: a stream makes thousands a day, each a file."""
+    looked_at = _FIRST_LOOK
+    while True:
+        history = tables.spark.sql(f"DESCRIBE HISTORY {tables.name(table)} LIMIT {looked_at}")
+        [(versions, last)] = history.selectExpr(
+            "count(*)",
+            "max(version) FILTER (WHERE operation = 'OPTIMIZE' "
+            "AND operationParameters.zOrderBy <> '[]')",
+        ).collect()
+        if last is not None or versions < looked_at:
+            return last if last is None else int(last)
+        looked_at *= 10
 
 
 def _files(rows: "DataFrame") -> dict[Partition, set[str]]:

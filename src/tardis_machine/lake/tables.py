@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _ATTEMPTS: Final = 12
 _CREATE_ATTEMPTS: Final = 6
+_LATEST: Final = 1000
 _CONFLICTS: Final = (
     "DELTA_CONCURRENT_",
     "DELTA_METADATA_CHANGED",
@@ -209,10 +210,13 @@ class Tables:
         retried(f"append to {table.path}", lambda: writer.save(self.path(table)))
 
     def has(self, table: Table, commit: Commit) -> bool:
-        """Tell whether a commit is among those that the table's history still shows."""
+        """Tell whether a commit is among the latest of a table.
+
+        It never looks at all: a stream makes thousands a day, and the log keeps a month of them.
+        """
         if not self.exists(table):
             return False
-        history = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)}")
+        history = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)} LIMIT {_LATEST}")
         return bool(history.where(history.userMetadata == commit.label).limit(1).collect())
 
     def insert_new(
