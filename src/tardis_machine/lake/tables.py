@@ -44,6 +44,8 @@ _GROWING: Final = (
     # Every commit reads the names of all files that were joined so long ago at most, and every
     # checkpoint holds them: within a week, a batch every five seconds leaves 120,000.
     ("delta.deletedFileRetentionDuration", "interval 1 days"),
+    # The log keeps a month of checkpoints: ten commits apart they can take more than the data.
+    ("delta.checkpointInterval", "50"),
 )
 # What others keep up with by: Gold, and whoever reads the tables elsewhere.
 FEED: Final = ("delta.enableChangeDataFeed", "true")
