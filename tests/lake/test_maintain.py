@@ -88,7 +88,7 @@ def test_only_the_latest_commits_are_asked_whether_a_batch_was_written(
         batch = records(spark, [trade(number)])
         write_batch(tables, batch, Commit("a", number), may_repeat=False)
     assert [tables.has(EVENTS, Commit("a", number)) for number in range(4)] == [True] * 3 + [False]
-    monkeypatch.setattr(layout, "_LATEST", 2)
+    monkeypatch.setattr(layout, "_LATEST_COMMITS", 2)
     assert [tables.has(EVENTS, Commit("a", number)) for number in range(3)] == [False, True, True]
     again = write_batch(tables, records(spark, [trade(0)]), Commit("a", 0))
     assert again.inserted == {"trade": 0}

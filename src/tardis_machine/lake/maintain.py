@@ -101,13 +101,14 @@ def _last_compaction(tables: Tables, table: Table) -> int | None:
     looked_at = _FIRST_LOOK
     while True:
         history = tables.spark.sql(f"DESCRIBE HISTORY {tables.name(table)} LIMIT {looked_at}")
+        last: int | None
         [(versions, last)] = history.selectExpr(
             "count(*)",
             "max(version) FILTER (WHERE operation = 'OPTIMIZE' "
             "AND operationParameters.zOrderBy <> '[]')",
         ).collect()
         if last is not None or versions < looked_at:
-            return last if last is None else int(last)
+            return last
         looked_at *= 10
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _ATTEMPTS: Final = 12
 _CREATE_ATTEMPTS: Final = 6
-_LATEST: Final = 1000
+_LATEST_COMMITS: Final = 1000
 _CONFLICTS: Final = (
     "DELTA_CONCURRENT_",
     "DELTA_METADATA_CHANGED",
@@ -215,10 +215,11 @@ class Tables:
         """Tell whether a commit is among the latest of a table.
 
         It never looks at all: a stream makes thousands a day, and the log keeps a month of them.
+        So it is good for what is reported. Delta itself makes no commit of `append_once` twice.
         """
         if not self.exists(table):
             return False
-        history = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)} LIMIT {_LATEST}")
+        history = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)} LIMIT {_LATEST_COMMITS}")
         return bool(history.where(history.userMetadata == commit.label).limit(1).collect())
 
     def insert_new(
