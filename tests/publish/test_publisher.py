@@ -1,22 +1,28 @@
 """The publisher over several logs: what it owes to whom, in which order, and what it survives."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from tardis_machine.config import to_dict
 from tardis_machine.journal import Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import segment_path
+from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.process import Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
@@ -86,6 +92,31 @@ def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: 
     log(journal, {"file": file}, 100, start=3_100).close()
     deliver({"file": file})
     assert written(file) == [event.event_id for event in events_of(lines(3_200))]
+
+
+def test_a_publisher_does_not_leave_before_its_server_has_let_go_of_its_log(
+    journal: Path, file: FileConfig
+) -> None:
+    """A server that is killed closes its end of the pipe first."""
+    writer = log(journal, {"file": file}, 100)
+    config = to_dict(PublishConfig())
+    settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,))
+    os.close(writing)
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings) + b"\n")
+    process.stdin.close()
+    with open(reading, "rb") as reports:  # noqa: PTH123 - a pipe
+        for _ in range(3):
+            assert not msgspec.json.decode(reports.readline(), type=Snapshot).final
+    provenance = encode_provenance(Provenance("p", "r"))
+    assert writer.append(provenance, lines(10, start=100), 10, 100)
+    writer.close()
+    assert process.wait(timeout=60) == 0
+    assert written(file) == [event.event_id for event in events_of(lines(110))]
+    assert not Directory(journal).logs()
 
 
 def test_a_bus_added_later_has_dropped_nothing(

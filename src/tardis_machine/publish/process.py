@@ -22,7 +22,7 @@ import msgspec
 
 from tardis_machine import log as logs
 from tardis_machine.config import from_dict
-from tardis_machine.journal import Directory, LockedError
+from tardis_machine.journal import Directory, LockedError, Log
 from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
@@ -136,7 +136,7 @@ class Process:
                 return True
             self._listen()
             self._tell_sometimes(standby=True)
-            leaving = self._deadline is not None or self._input.gone
+            leaving = self._deadline is not None or self._server_gone()
             if leaving and not self._own_log.exists():
                 return False
             if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -144,15 +144,19 @@ class Process:
 
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
-        if not self._input.gone:
+        if not self._server_gone():
             return False
         return self._publisher.settle() or self._directory.asked_for_lock()
+
+    def _server_gone(self) -> bool:
+        """Tell whether the server has ended; one that is killed lets go of its log last."""
+        return self._input.gone and Log(self._own_log).finished()
 
     def _listen(self) -> None:
         command = self._input.next(_TICK_S)
         if command is not None:
             self._deadline = time.monotonic() + command.drain_s
-        elif self._signalled and self._input.gone and self._deadline is None:
+        elif self._signalled and self._deadline is None and self._server_gone():
             self._deadline = time.monotonic() + self._config.drain_timeout_s
 
     def _tell_sometimes(self, *, standby: bool = False) -> None:
