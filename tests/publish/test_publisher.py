@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import pytest
@@ -31,6 +31,16 @@ from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
 
 Deliver = Callable[..., Publisher]
+
+
+class Orphan(NamedTuple):
+    """A publisher's process, and what it says."""
+
+    process: subprocess.Popen[bytes]
+    reports: BinaryIO
+
+    def report(self) -> Snapshot:
+        return msgspec.json.decode(self.reports.readline(), type=Snapshot)
 
 
 @pytest.fixture
@@ -94,29 +104,60 @@ def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: 
     assert written(file) == [event.event_id for event in events_of(lines(3_200))]
 
 
+@pytest.fixture
+def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[[Writer], Orphan]]:
+    """Start the publisher of a server that has closed its end of the pipe, as one killed does."""
+    started: list[Orphan] = []
+
+    def start(writer: Writer) -> Orphan:
+        config = to_dict(PublishConfig())
+        settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
+        reading, writing = os.pipe()
+        command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,))
+        os.close(writing)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(settings) + b"\n")
+        process.stdin.close()
+        started.append(Orphan(process, open(reading, "rb")))  # noqa: PTH123, SIM115 - a pipe
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        each.reports.close()
+
+
 def test_a_publisher_does_not_leave_before_its_server_has_let_go_of_its_log(
-    journal: Path, file: FileConfig
+    journal: Path, file: FileConfig, orphan: Callable[[Writer], Orphan]
 ) -> None:
     """A server that is killed closes its end of the pipe first."""
     writer = log(journal, {"file": file}, 100)
-    config = to_dict(PublishConfig())
-    settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,))
-    os.close(writing)
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(settings) + b"\n")
-    process.stdin.close()
-    with open(reading, "rb") as reports:  # noqa: PTH123 - a pipe
-        for _ in range(3):
-            assert not msgspec.json.decode(reports.readline(), type=Snapshot).final
+    publisher = orphan(writer)
+    for _ in range(3):
+        assert not publisher.report().final
     provenance = encode_provenance(Provenance("p", "r"))
     assert writer.append(provenance, lines(10, start=100), 10, 100)
     writer.close()
-    assert process.wait(timeout=60) == 0
+    assert publisher.process.wait(timeout=60) == 0
     assert written(file) == [event.event_id for event in events_of(lines(110))]
     assert not Directory(journal).logs()
+
+
+def test_a_publisher_without_its_server_makes_way_though_somebody_keeps_its_log(
+    journal: Path, file: FileConfig, orphan: Callable[[Writer], Orphan]
+) -> None:
+    """As a process does that was forked from the server's, and outlives it."""
+    writer = log(journal, {"file": file}, 100)
+    publisher = orphan(writer)
+    assert not publisher.report().final
+    next_one = Directory(journal)
+    next_one.ask_for_lock()
+    publisher.process.wait(timeout=60)
+    next_one.lock()
+    next_one.unlock()
+    writer.close()
 
 
 def test_a_bus_added_later_has_dropped_nothing(

@@ -144,9 +144,11 @@ class Process:
 
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
-        if not self._server_gone():
+        if not self._input.gone:
             return False
-        return self._publisher.settle() or self._directory.asked_for_lock()
+        if self._server_gone() and self._publisher.settle():
+            return True
+        return self._directory.asked_for_lock()
 
     def _server_gone(self) -> bool:
         """Tell whether the server has ended; one that is killed lets go of its log last."""
