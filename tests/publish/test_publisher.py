@@ -105,12 +105,12 @@ def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: 
 
 
 @pytest.fixture
-def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[[Writer], Orphan]]:
+def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[..., Orphan]]:
     """Start the publisher of a server that has closed its end of the pipe, as one killed does."""
     started: list[Orphan] = []
 
-    def start(writer: Writer) -> Orphan:
-        config = to_dict(PublishConfig())
+    def start(writer: Writer, **settings_of: Any) -> Orphan:
+        config = to_dict(PublishConfig(**settings_of))
         settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
         reading, writing = os.pipe()
         command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
@@ -130,7 +130,7 @@ def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[[Writer], Orpha
 
 
 def test_a_publisher_does_not_leave_before_its_server_has_let_go_of_its_log(
-    journal: Path, file: FileConfig, orphan: Callable[[Writer], Orphan]
+    journal: Path, file: FileConfig, orphan: Callable[..., Orphan]
 ) -> None:
     """A server that is killed closes its end of the pipe first."""
     writer = log(journal, {"file": file}, 100)
@@ -145,8 +145,25 @@ def test_a_publisher_does_not_leave_before_its_server_has_let_go_of_its_log(
     assert not Directory(journal).logs()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_publisher_that_is_told_to_stop_waits_for_the_log_as_long_as_it_drains(
+    journal: Path, file: FileConfig, orphan: Callable[..., Orphan], *, kept: bool
+) -> None:
+    writer = log(journal, {"file": file}, 100)
+    publisher = orphan(writer, drain_timeout_s=5.0 if kept else 60.0)
+    assert not publisher.report().final
+    publisher.process.terminate()
+    for _ in range(2):
+        assert not publisher.report().final
+    if not kept:
+        writer.close()
+    assert publisher.process.wait(timeout=30) == 0
+    assert bool(Directory(journal).logs()) == kept
+    writer.close()
+
+
 def test_a_publisher_without_its_server_makes_way_though_somebody_keeps_its_log(
-    journal: Path, file: FileConfig, orphan: Callable[[Writer], Orphan]
+    journal: Path, file: FileConfig, orphan: Callable[..., Orphan]
 ) -> None:
     """As a process does that was forked from the server's, and outlives it."""
     writer = log(journal, {"file": file}, 100)

@@ -103,7 +103,7 @@ class Process:
         done = False
         if self._take_lock():
             self._publisher.start()
-            while self._deadline is None and not self._may_leave():
+            while self._goes_on():
                 self._listen()
                 self._publisher.tick()
                 self._tell_sometimes()
@@ -142,6 +142,12 @@ class Process:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return False
 
+    def _goes_on(self) -> bool:
+        """Tell whether more may come that is to be delivered, and there is time for it."""
+        if self._deadline is None:
+            return not self._may_leave()
+        return self._input.gone and not self._server_gone() and time.monotonic() < self._deadline
+
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
         if not self._input.gone:
@@ -158,7 +164,7 @@ class Process:
         command = self._input.next(_TICK_S)
         if command is not None:
             self._deadline = time.monotonic() + command.drain_s
-        elif self._signalled and self._deadline is None and self._server_gone():
+        elif self._signalled and self._input.gone and self._deadline is None:
             self._deadline = time.monotonic() + self._config.drain_timeout_s
 
     def _tell_sometimes(self, *, standby: bool = False) -> None:
