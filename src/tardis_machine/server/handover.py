@@ -59,12 +59,14 @@ class Handover:
         transport = request.transport
         assert transport is not None
         while (owner := self._owner(name)) != self._own:
+            transport.pause_reading()  # what the client says next is for the other process
             given = os.dup(transport.get_extra_info("socket").fileno())
             try:
                 await asyncio.to_thread(_send, owner, _head(request), given)
             except OSError as error:
                 log.info("process is gone", extra={"owner": owner.name, "error": str(error)})
                 self._claim(name).unlink(missing_ok=True)
+                transport.resume_reading()
             else:
                 transport.abort()  # this side only: the connection lives on over there
                 return True
