@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from tardis_machine.server.handover import Handover
@@ -64,6 +66,47 @@ async def test_what_a_client_says_next_is_for_the_process_that_takes_its_connect
             writer.write(b"subscribe")
             assert await taking == b"subscribe"
             writer.close()
+
+
+async def test_no_other_connection_is_given_when_a_request_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handover = Handover(tmp_path)
+    owner = tmp_path / "other"
+    handover._claim(NAME).symlink_to(owner)
+    ended = threading.Event()
+    send = socket.send_fds
+
+    def send_late(giving: socket.socket, data: list[bytes], given: list[int]) -> None:
+        assert ended.wait(10)
+        send(giving, data, given)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        giving = asyncio.create_task(handover.give(request, NAME))
+        await asyncio.sleep(0.1)
+        giving.cancel()
+        await asyncio.wait((giving,))
+        assert giving.cancelled()
+        return web.Response()
+
+    monkeypatch.setattr(socket, "send_fds", send_late)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(owner))
+        listening.listen()
+        async with (
+            serving(handle) as port,
+            aiohttp.ClientSession() as client,
+            client.get(f"http://127.0.0.1:{port}/") as response,
+        ):
+            assert response.status == 200
+            with socket.socket():  # which gets the first number that is free
+                ended.set()
+                giving, _ = await asyncio.to_thread(listening.accept)
+                with giving:
+                    _, [given], _, _ = socket.recv_fds(giving, 4, 1)
+            with socket.socket(fileno=given) as found:
+                assert found.getsockname() == ("127.0.0.1", port)
+                assert found.getpeername()[1] != port
 
 
 async def test_a_connection_that_nobody_takes_goes_on_here(tmp_path: Path) -> None:

@@ -58,11 +58,13 @@ class Handover:
         """Give a connection to the process that has claimed a name; False if that is this one."""
         transport = request.transport
         assert transport is not None
+        loop = asyncio.get_running_loop()
         while (owner := self._owner(name)) != self._own:
             transport.pause_reading()  # what the client says next is for the other process
             given = os.dup(transport.get_extra_info("socket").fileno())
+            sending = loop.run_in_executor(None, _send, owner, _head(request), given)
             try:
-                await asyncio.to_thread(_send, owner, _head(request), given)
+                await asyncio.shield(sending)  # or it would send whatever has its number by then
             except OSError as error:
                 log.info("process is gone", extra={"owner": owner.name, "error": str(error)})
                 self._claim(name).unlink(missing_ok=True)
@@ -70,8 +72,6 @@ class Handover:
             else:
                 transport.abort()  # this side only: the connection lives on over there
                 return True
-            finally:
-                os.close(given)
         return False
 
     def release(self, name: str) -> None:
@@ -127,14 +127,18 @@ def _head(request: web.BaseRequest) -> bytes:
 
 
 def _send(owner: Path, head: bytes, given: int) -> None:
-    with socket.socket(socket.AF_UNIX) as giving:
-        giving.settimeout(_PATIENCE_S)
-        giving.connect(str(owner))
-        length = len(head).to_bytes(_LENGTH, "big")
-        socket.send_fds(giving, [length], [given])
-        giving.sendall(head)
-        if giving.recv(1) != _TAKEN:
-            raise ConnectionError("not taken")
+    """Give a connection away; it is closed here in any case."""
+    try:
+        with socket.socket(socket.AF_UNIX) as giving:
+            giving.settimeout(_PATIENCE_S)
+            giving.connect(str(owner))
+            length = len(head).to_bytes(_LENGTH, "big")
+            socket.send_fds(giving, [length], [given])
+            giving.sendall(head)
+            if giving.recv(1) != _TAKEN:
+                raise ConnectionError("not taken")
+    finally:
+        os.close(given)
 
 
 def _receive(giving: socket.socket) -> tuple[bytes, int]:
