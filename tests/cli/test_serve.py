@@ -20,8 +20,8 @@ from tardis_machine.kernel import kernel
 from tardis_machine.server.native import START_AFTER_S
 from tests.cli.conftest import Launch, Run
 from tests.server.conftest import free_ports
+from tests.server.test_native import TRADES, Socket, replayed
 
-Socket = aiohttp.ClientWebSocketResponse
 OPTIONS = {
     "exchange": "bitmex",
     "from": "2024-03-01",
@@ -84,9 +84,10 @@ def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
-def counted(port: int) -> float:
+def counted(port: int, labels: str = ".*") -> float:
     text = get(port, "/metrics").decode()
-    found = re.findall(r"^tardis_machine_responses_total{.*} (\S+)$", text, re.MULTILINE)
+    pattern = rf"^tardis_machine_responses_total{{{labels}}} (\S+)$"
+    found = re.findall(pattern, text, re.MULTILINE)
     return sum(map(float, found))
 
 
@@ -119,39 +120,28 @@ async def test_connections_of_a_native_session_meet_in_one_process(launch: Launc
     query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&speed=600"
     url = f"http://127.0.0.1:{port + 1}/ws-replay?{query}"
 
+    finished = 'outcome="finished",route="/ws-replay"'
+
     async def subscribe(client: aiohttp.ClientSession, session: int) -> Socket:
         socket = await client.ws_connect(f"{url}&session={session}")
-        await socket.send_json({"op": "subscribe", "args": ["trade:XBTUSD"]})
+        await socket.send_json(TRADES)
         return socket
-
-    def finished() -> float:
-        line = 'tardis_machine_responses_total{outcome="finished",route="/ws-replay"} '
-        found = [each for each in get(port, "/metrics").decode().splitlines() if line in each]
-        return sum(float(each.removeprefix(line)) for each in found)
 
     async with aiohttp.ClientSession() as client:
         for session in itertools.count():
-            before, began = finished(), time.monotonic()
-            sockets = await asyncio.gather(
-                *(subscribe(client, session) for _ in range(4 * workers))
-            )
+            before, began = counted(port, finished), time.monotonic()
+            asking = (subscribe(client, session) for _ in range(4 * workers))
+            sockets = await asyncio.gather(*asking)
             took_s = time.monotonic() - began
-            counts = await asyncio.gather(*(count_all(socket) for socket in sockets))
+            answers = await asyncio.gather(*map(replayed, sockets))
             if took_s < START_AFTER_S / 2:
                 break  # else the replay may have begun without some of them: a busy machine
-    assert len(set(counts)) == 1
-    assert counts[0] > 0
-    assert finished() == before + 1
+    messages, code, _ = answers[0]
+    assert messages
+    assert code == 1000
+    assert all(answer == answers[0] for answer in answers)
+    assert counted(port, finished) == before + 1
     assert process.stop(signal.SIGTERM) == 0
-
-
-async def count_all(socket: Socket) -> int:
-    found = 0
-    while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
-        found += 1
-    assert message.data == 1000
-    await socket.close()
-    return found
 
 
 def test_a_configuration_that_cannot_work_ends_the_cluster(run: Run, tmp_path: Path) -> None:

@@ -95,22 +95,13 @@ def deliver(journal: Path) -> Iterator[Deliver]:
         publisher.stop(time.monotonic() + 10)
 
 
-def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: FileConfig) -> None:
-    """A restart leaves a long log: what the next server wrote comes after all of it."""
-    log(journal, {"file": file}, 3_000).close()
-    log(journal, {"file": file}, 100, start=3_000).close()
-    log(journal, {"file": file}, 100, start=3_100).close()
-    deliver({"file": file})
-    assert written(file) == [event.event_id for event in events_of(lines(3_200))]
-
-
 @pytest.fixture
 def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[..., Orphan]]:
     """Start the publisher of a server that has closed its end of the pipe, as one killed does."""
     started: list[Orphan] = []
 
-    def start(writer: Writer, **settings_of: Any) -> Orphan:
-        config = to_dict(PublishConfig(**settings_of))
+    def start(writer: Writer, **publish: Any) -> Orphan:
+        config = to_dict(PublishConfig(**publish))
         settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
         reading, writing = os.pipe()
         command = [sys.executable, "-m", "tardis_machine.publish.process", str(writing)]
@@ -127,6 +118,15 @@ def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[..., Orphan]]:
         each.process.kill()
         each.process.wait()
         each.reports.close()
+
+
+def test_logs_are_delivered_oldest_first(journal: Path, deliver: Deliver, file: FileConfig) -> None:
+    """A restart leaves a long log: what the next server wrote comes after all of it."""
+    log(journal, {"file": file}, 3_000).close()
+    log(journal, {"file": file}, 100, start=3_000).close()
+    log(journal, {"file": file}, 100, start=3_100).close()
+    deliver({"file": file})
+    assert written(file) == [event.event_id for event in events_of(lines(3_200))]
 
 
 def test_a_publisher_does_not_leave_before_its_server_has_let_go_of_its_log(

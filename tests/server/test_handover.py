@@ -25,8 +25,10 @@ async def serving(
     runner = web.ServerRunner(web.Server(handle, handler_cancellation=True))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield runner.addresses[0][1]
-    await runner.cleanup()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 async def test_what_a_client_says_next_is_for_the_process_that_takes_its_connection(

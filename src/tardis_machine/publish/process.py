@@ -136,7 +136,7 @@ class Process:
                 return True
             self._listen()
             self._tell_sometimes(standby=True)
-            leaving = self._deadline is not None or self._server_gone()
+            leaving = self._deadline is not None or self._input.gone
             if leaving and not self._own_log.exists():
                 return False
             if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -146,19 +146,18 @@ class Process:
         """Tell whether more may come that is to be delivered, and there is time for it."""
         if self._deadline is None:
             return not self._may_leave()
-        return self._input.gone and not self._server_gone() and time.monotonic() < self._deadline
+        return self._input.gone and not self._log_ended() and time.monotonic() < self._deadline
 
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
         if not self._input.gone:
             return False
-        if self._server_gone() and self._publisher.settle():
-            return True
-        return self._directory.asked_for_lock()
+        done = self._log_ended() and self._publisher.settle()
+        return done or self._directory.asked_for_lock()
 
-    def _server_gone(self) -> bool:
-        """Tell whether the server has ended; one that is killed lets go of its log last."""
-        return self._input.gone and Log(self._own_log).finished()
+    def _log_ended(self) -> bool:
+        """Tell whether the server has let go of its log: one that is killed does so last."""
+        return Log(self._own_log).finished()
 
     def _listen(self) -> None:
         command = self._input.next(_TICK_S)

@@ -58,13 +58,13 @@ class Handover:
         """Give a connection to the process that has claimed a name; False if that is this one."""
         transport = request.transport
         assert transport is not None
-        loop = asyncio.get_running_loop()
         while (owner := self._owner(name)) != self._own:
             transport.pause_reading()  # what the client says next is for the other process
             given = os.dup(transport.get_extra_info("socket").fileno())
-            sending = loop.run_in_executor(None, _send, owner, _head(request), given)
+            sending = asyncio.to_thread(_send, owner, _head(request), given)
             try:
-                await asyncio.shield(sending)  # or it would send whatever has its number by then
+                # To the end: it closes what is given, whose number may be another's afterwards.
+                await asyncio.shield(sending)
             except OSError as error:
                 log.info("process is gone", extra={"owner": owner.name, "error": str(error)})
                 self._claim(name).unlink(missing_ok=True)
