@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tardis_machine.journal import (
     Writer,
 )
 from tardis_machine.journal import entry as entries
+from tardis_machine.journal import reader as reading
 from tardis_machine.journal.segment import HEADER_BYTES, aside, segment_path
 
 PROVENANCE = Provenance("producer", "request", "session", 2, "http", "/replay-normalized")
@@ -256,3 +258,49 @@ def test_what_was_reserved_leaves_no_trace(tmp_path: Path) -> None:
     journal.close()
     assert path.stat().st_blocks * 512 < 1 << 20
     assert positions(read_all(only_log(tmp_path))) == [0, 1]
+
+
+def test_a_reader_at_rest_notices_what_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading.time, "monotonic", lambda: 100.0)  # and not by looking closely
+    journal = writer(tmp_path, segment_bytes=HEADER_BYTES + 400)
+    reader = Reader(only_log(tmp_path), 0, 0, 0)
+    assert not reader.at_rest(), "nothing is known before the first look"
+    found: list[Entry | Gap] = []
+    for number in range(8):  # with a new segment for every second one
+        assert reader.read() is None
+        assert reader.at_rest()
+        time.sleep(0.02)  # more than the ticks of a directory's time
+        append(journal, number)
+        assert not reader.at_rest()
+        each = reader.read()
+        assert each is not None
+        found.append(each)
+        assert not reader.at_rest(), "there may be more"
+    assert positions(found) == list(range(8))
+    assert reader.segment > 2
+    journal.close()
+
+
+def test_a_reader_at_rest_looks_closely_from_time_to_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(reading.time, "monotonic", lambda: clock[0])
+    journal = writer(tmp_path, segment_bytes=HEADER_BYTES + 200)
+    append(journal, 0)
+    log = only_log(tmp_path)
+    reader = Reader(log, 0, 0, 0)
+    assert reader.read() is not None
+    assert reader.read() is None
+    modified = log.path.stat()
+    append(journal, 1)
+    # As if this segment were begun at the very time that the directory had already.
+    os.utime(log.path, ns=(modified.st_atime_ns, modified.st_mtime_ns))
+    clock[0] += 0.2
+    assert reader.at_rest()
+    clock[0] += 0.2
+    assert not reader.at_rest()
+    assert positions([each for each in (reader.read(),) if each]) == [1]
+    journal.close()

@@ -11,6 +11,7 @@ import pytest
 from tardis_machine.bronze import Context, EncodedBatch
 from tardis_machine.journal import Directory, Entry, Log, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.segment import Listing
 from tardis_machine.publish.buses.base import Limits
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
 from tardis_machine.publish.config import PublishConfig
@@ -138,6 +139,39 @@ def test_while_a_bus_waits_it_is_fed_and_does_not_suffer_from_that(
             time.sleep(0.005)
         assert delivery.failed is not bool(fed)
         assert delivery.stop(time.monotonic() + 10)
+
+
+def test_a_log_at_rest_is_looked_at_closely_only_a_few_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path / "live", "p", ["scripted"], max_bytes=1 << 24, fsync=None)
+    [live] = Directory(tmp_path / "live").logs()
+    bus = ScriptedBus(lambda *_: {}, Limits(100, 1 << 20, 0.0))
+    letters = DeadLetters(tmp_path / "dead", "scripted")
+    delivery = Delivery(bus, PublishConfig(), Encoding([frozenset()]), letters, lambda _: None)
+    looks: list[float] = []
+    listing = live.listing
+
+    def look() -> Listing:
+        looks.append(time.monotonic())
+        return listing()
+
+    monkeypatch.setattr(live, "listing", look)
+    delivery.follow(live)
+    delivery.start()
+    provenance = encode_provenance(Provenance("p", "r"))
+    for start in (0, 50):
+        assert writer.append(provenance, lines(50, start=start), 50, start)
+        while len(bus.taken) < start + 50:
+            time.sleep(0.005)
+        began = time.monotonic()
+        time.sleep(1)
+        took = time.monotonic() - began
+        assert len([each for each in looks if each > began]) <= took / 0.25 + 2
+    writer.close()
+    while not delivery.drained(live):
+        time.sleep(0.005)
+    assert delivery.stop(time.monotonic() + 10)
 
 
 def test_only_what_failed_is_sent_again_and_first(

@@ -216,10 +216,13 @@ class Delivery:
         key holds over a restart. Logs whose writers live were written side by side.
         """
         fed = False
+        older: Track | None = None
         for track in self._tracks.values():
-            fed = self._feed(track) or fed
-            if track.log.finished() and not track.exhausted:
+            # Asked only now: what its writer wrote last must not come behind the younger one.
+            if older is not None and older.log.finished() and not older.exhausted:
                 break
+            fed = self._feed(track) or fed
+            older = track
         return fed
 
     def _feed(self, track: Track) -> bool:
@@ -230,6 +233,8 @@ class Delivery:
             if self._stopping or not self._has_room():
                 return True
             finished = not track.reader.ready and track.log.finished()
+            if not finished and track.reader.at_rest():
+                return turn > 0
             try:
                 found = track.reader.read()
             except OtherVersionError as error:
