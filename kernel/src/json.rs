@@ -1,6 +1,6 @@
 //! A cursor over one line of JSON in the one form that emitters print: no blanks, no escapes.
 
-use crate::numbers::{self, Form};
+use crate::numbers::{self, Form, Short};
 
 /// Something other than what was expected: Python, which knows every form, has to look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,17 +26,6 @@ impl<'a> Cursor<'a> {
             }
             None => false,
         }
-    }
-
-    /// Go past the name of a key, with its quotes and colon, if it comes next.
-    #[inline]
-    pub fn skip_name(&mut self, name: &[u8]) -> bool {
-        let Some((head, rest)) = self.rest.split_at_checked(name.len()) else { return false };
-        let found = same(head, name);
-        if found {
-            self.rest = rest;
-        }
-        found
     }
 
     #[inline]
@@ -90,17 +79,15 @@ impl<'a> Cursor<'a> {
 
 /// Tell whether short texts of the same length are the same; a library's function takes longer.
 #[inline]
-fn same(one: &[u8], other: &[u8]) -> bool {
-    let (ones, others) = (one.chunks_exact(8), other.chunks_exact(8));
-    let (one_rest, other_rest) = (ones.remainder(), others.remainder());
-    ones.zip(others).all(|(one, other)| word(one) == word(other))
-        && one_rest.iter().zip(other_rest).all(|(one, other)| one == other)
-}
-
-/// Tell whether a key with its quotes and colon is this name.
-#[inline]
-pub fn is_key(key: &[u8], name: &[u8]) -> bool {
-    key.len() == name.len() + 3 && same(&key[1..=name.len()], name)
+pub fn same(one: &[u8], other: &[u8]) -> bool {
+    let mut words = one.chunks_exact(8).zip(other.chunks_exact(8));
+    if let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) {
+        return end == other_end && words.all(|(one, other)| word(one) == word(other));
+    }
+    if let (Some(end), Some(other_end)) = (one.last_chunk::<4>(), other.last_chunk::<4>()) {
+        return end == other_end && one[..4] == other[..4];
+    }
+    one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 #[inline]
@@ -194,9 +181,18 @@ impl<'a> Walker<'a> {
         self.at.skip(text)
     }
 
+    /// What is ahead.
     #[inline]
-    pub fn skip_name(&mut self, name: &[u8]) -> bool {
-        self.at.skip_name(name)
+    pub fn rest(&self) -> &'a [u8] {
+        self.at.rest
+    }
+
+    /// Go past so many bytes; false if there are less.
+    #[inline]
+    pub fn pass(&mut self, count: usize) -> bool {
+        let rest = self.at.rest.get(count..);
+        self.at.rest = rest.unwrap_or(self.at.rest);
+        rest.is_some()
     }
 
     #[inline]
@@ -210,6 +206,14 @@ impl<'a> Walker<'a> {
 
     #[inline]
     pub fn blanks(&mut self) {
+        // Hardly anybody sends any.
+        if let [..=b' ', ..] = self.at.rest {
+            self.pass_blanks();
+        }
+    }
+
+    #[cold]
+    fn pass_blanks(&mut self) {
         while let [b' ' | b'\t' | b'\n' | b'\r', rest @ ..] = self.at.rest {
             self.at.rest = rest;
         }
@@ -232,6 +236,14 @@ impl<'a> Walker<'a> {
             }
         }
         self.token()?.number()
+    }
+
+    /// Read a short number, if there is one.
+    #[inline]
+    pub fn short(&mut self) -> Option<Short<'a>> {
+        let number = numbers::short(self.at.rest)?;
+        self.at.rest = &self.at.rest[number.end()..];
+        Some(number)
     }
 
     /// Read a string or a literal.

@@ -7,6 +7,7 @@ mod frames;
 mod guard;
 mod hashing;
 mod json;
+mod keys;
 mod lines;
 mod merge;
 mod numbers;

@@ -23,7 +23,15 @@ pub struct Form {
 }
 
 /// Scan a JSON number at the start of `text`; what follows it is not looked at.
+#[inline]
 pub fn scan(text: &[u8]) -> Option<Form> {
+    match short(text) {
+        Some(number) => Some(number.form()),
+        None => scan_any(text),
+    }
+}
+
+fn scan_any(text: &[u8]) -> Option<Form> {
     let sign = usize::from(text.first() == Some(&b'-'));
     let mut at = sign;
     let whole = digits(&text[at..]);
@@ -72,6 +80,89 @@ fn digits(text: &[u8]) -> usize {
     }
     let rest = &text[length..];
     length + rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())
+}
+
+/// A number without sign and exponent, and so short that it is looked at as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Short<'a> {
+    /// The text, and what happens to follow it.
+    text: &'a [u8; SHORT],
+    /// Digits of the whole part.
+    whole: u32,
+    end: u32,
+    /// A bit for each byte that is not a 0.
+    nonzeros: u32,
+}
+
+const SHORT: usize = 16;
+
+/// See whether a short JSON number stands at the start of `text`. What is none may still be a number.
+#[inline]
+pub fn short(text: &[u8]) -> Option<Short<'_>> {
+    let text = text.first_chunk::<SHORT>()?;
+    let word = u128::from_le_bytes(*text);
+    let (low, high) = (classes(word as u64), classes((word >> 64) as u64));
+    let (others, nonzeros) = (low.0 | high.0 << 8, low.1 | high.1 << 8);
+    let whole = others.trailing_zeros();
+    if whole == 0 || whole >= SHORT as u32 || (nonzeros & 1 == 0 && whole > 1) {
+        return None;
+    }
+    let mut end = whole;
+    if text[whole as usize] == b'.' {
+        end = (others & (others - 1)).trailing_zeros();
+        if end >= SHORT as u32 || end == whole + 1 {
+            return None;
+        }
+    }
+    let has_exponent = matches!(text[end as usize], b'e' | b'E');
+    (!has_exponent).then_some(Short { text, whole, end, nonzeros })
+}
+
+/// A bit for each of eight bytes that is no digit, and for each that is not 0.
+#[inline]
+fn classes(eight: u64) -> (u32, u32) {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = eight ^ (ONES * b'0' as u64);
+    let (low, high) = (word & (ONES * 0x7f), word & (ONES * 0x80));
+    // The highest bit of each byte, gathered in the highest byte.
+    let gathered = |word: u64| (((word >> 7) & ONES).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32;
+    // Digits are 0 to 9 now: with this added, all others have the highest bit.
+    (gathered((low + ONES * (0x80 - 10)) | high), gathered((low + ONES * 0x7f) | high))
+}
+
+impl Short<'_> {
+    /// Where the number ends.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
+    #[inline]
+    fn form(&self) -> Form {
+        let has_point = self.end > self.whole;
+        let fraction = self.end - self.whole - u32::from(has_point);
+        Form { whole: self.whole, fraction, end: self.end, has_sign: false, has_point, has_exponent: false }
+    }
+
+    /// Print it as JavaScript does.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+        let mut printed = self.end;
+        if self.end > self.whole {
+            // Up to the last digit that is not 0; the point, which is none, ends the search.
+            printed = u32::BITS - (self.nonzeros & ((1 << self.end) - 1)).leading_zeros();
+            if printed == self.whole + 1 {
+                printed = self.whole;
+            } else if printed > self.whole + 7 && self.nonzeros & 0b1111_1101 == 0 {
+                return write_float(parse(&self.text[..self.end()])?, out);
+            }
+        }
+        // Always as much is copied: that takes no call.
+        let length = out.len() + printed as usize;
+        out.extend_from_slice(self.text);
+        out.truncate(length);
+        Ok(())
+    }
 }
 
 /// Read digits, up to 19 of them, eight at a time: neighbours are put together to numbers of two, four and eight.

@@ -1,6 +1,7 @@
 """Described channels both ways: lines that the kernel takes, and the same lines through mappers."""
 
 import pkgutil
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -202,6 +203,27 @@ def test_shapes_make_what_mappers_make(name: str, data: st.DataObject) -> None:
         expected = normalized(Normalizer, name, lines, asked, created)
     with chosen("compiled"):
         assert normalized(ShapedNormalizer, name, lines, asked, created) == expected
+
+
+@pytest.mark.parametrize("name", ["bitmex", "binance-futures", "deribit", "okex"])
+def test_a_key_that_differs_in_its_last_letter_is_another(name: str) -> None:
+    types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+    for created, raw in messages(name):
+        unlike = {tuple(re.findall(rb'"(\w+)":', message)): message for message in raw}
+        renamed = [
+            message.replace(b'"%b":' % key, b'"%b_":' % key[:-1])
+            for keys, message in unlike.items()
+            for key in sorted(set(keys))
+        ]
+        several = [*unlike.values(), *renamed][:900]
+        lines = [
+            f"2024-03-01T00:00:00.{number:07d}Z ".encode() + message
+            for number, message in enumerate(several)
+        ]
+        with chosen("python"):
+            expected = normalized(Normalizer, name, lines, types, created)
+        with chosen("compiled"):
+            assert normalized(ShapedNormalizer, name, lines, types, created) == expected
 
 
 @pytest.mark.parametrize("name", ["hyperliquid", "gate-io", "kucoin", "kucoin-futures"])

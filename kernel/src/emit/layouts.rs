@@ -5,7 +5,7 @@ use pyo3::types::PyString;
 
 use super::levels::{Levels, Needs};
 use crate::json::{Odd, Token, Walker};
-use crate::numbers;
+use crate::numbers::{self, Short};
 
 /// A field's name, or its position in an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +108,10 @@ pub fn read_at(at: &mut Walker, layout: &Layout, needs: Needs, levels: &mut Leve
     if !at.skip(b"]") {
         match layout {
             Layout::Flat => read_flat(at, needs, levels)?,
-            Layout::Pairs => rows(at, |at| read_pair(at, needs, levels))?,
+            Layout::Pairs => rows(at, |at| match short_pair(at) {
+                Some((price, amount)) => levels.add_short(needs, price, amount).map_err(|_| Odd),
+                None => read_pair(at, needs, levels),
+            })?,
             Layout::Picked { price, amount } => rows(at, |at| {
                 let [price, amount] = pick(at, [price, amount])?;
                 add(levels, needs, price, amount)
@@ -264,6 +267,25 @@ fn read_flat(at: &mut Walker, needs: Needs, levels: &mut Levels) -> Result<(), O
             return at.expect(b"]");
         }
     }
+}
+
+/// Read a pair of two short numbers, both in quotes, and nothing else; most are.
+#[inline]
+fn short_pair<'a>(at: &mut Walker<'a>) -> Option<(Short<'a>, Short<'a>)> {
+    let mut ahead = *at;
+    if !ahead.skip(b"[\"") {
+        return None;
+    }
+    let price = ahead.short()?;
+    if !ahead.skip(b"\",\"") {
+        return None;
+    }
+    let amount = ahead.short()?;
+    if !ahead.skip(b"\"]") {
+        return None;
+    }
+    *at = ahead;
+    Some((price, amount))
 }
 
 #[inline]

@@ -1,6 +1,6 @@
 //! Levels on their way from a message into the output and into a book.
 
-use crate::numbers::{self, Form, NotANumber};
+use crate::numbers::{self, Form, NotANumber, Short};
 
 /// What is computed stays finite up to here, however many levels or trades are added up.
 pub const LARGEST: f64 = 1e150;
@@ -106,6 +106,12 @@ impl Levels {
             |out| Ok(numbers::write_scanned(price.0, &price.1, out)?),
             |out| Ok(numbers::write_scanned(amount.0, &amount.1, out)?),
         )
+    }
+
+    /// Add a level of two short numbers.
+    #[inline]
+    pub fn add_short(&mut self, needs: Needs, price: Short, amount: Short) -> Result<(), Refused> {
+        self.add(needs, |out| Ok(price.write(out)?), |out| Ok(amount.write(out)?))
     }
 
     /// The JSON of a level.

@@ -12,7 +12,8 @@ use super::layouts;
 use super::levels::Levels;
 use super::text::Text;
 use crate::hashing::Seeded;
-use crate::json::{Odd, Token, Walker, is_key};
+use crate::json::{Odd, Token, Walker};
+use crate::keys::Keys;
 use crate::numbers;
 use crate::times::Printed;
 
@@ -117,17 +118,22 @@ pub struct Table {
     asks: Levels,
 }
 
-/// The attributes of `emit.levels.Keyed`; names of keys in quotes and with their colon.
+/// The attributes of `emit.levels.Keyed`.
 struct Names {
-    rows: Box<[u8]>,
-    action: Box<[u8]>,
-    selection: Box<[u8]>,
+    /// Action, rows, selection.
+    message: Keys,
+    /// The symbol.
+    selection: Keys,
     /// Symbol, id, side, amount, price, timestamp.
-    row: [Box<[u8]>; 6],
+    row: Keys,
     snapshot: Box<[u8]>,
     removal: Box<[u8]>,
     bid: Box<[u8]>,
 }
+
+const ACTION: usize = 0;
+const ROWS: usize = 1;
+const SELECTION: usize = 2;
 
 const SYMBOL: usize = 0;
 const ID: usize = 1;
@@ -191,14 +197,15 @@ impl Table {
         let text = |name: &str| -> PyResult<Box<[u8]>> {
             Ok(layout.getattr(name)?.extract::<String>()?.into_bytes().into())
         };
-        let key = |name: &str| -> PyResult<Box<[u8]>> {
-            Ok(format!("\"{}\":", layout.getattr(name)?.extract::<String>()?).into_bytes().into())
+        let keys = |names: &[&str]| -> PyResult<Keys> {
+            let named = |name: &&str| layout.getattr(*name)?.extract::<String>();
+            let names: Vec<String> = names.iter().map(named).collect::<PyResult<_>>()?;
+            Ok(Keys::new(names.iter().map(String::as_str)))
         };
         let names = Names {
-            rows: key("rows")?,
-            action: key("action")?,
-            selection: key("selection")?,
-            row: [key("symbol")?, key("id")?, key("side")?, key("amount")?, key("price")?, key("timestamp")?],
+            message: keys(&["action", "rows", "selection"])?,
+            selection: keys(&["symbol"])?,
+            row: keys(&["symbol", "id", "side", "amount", "price", "timestamp"])?,
             snapshot: text("snapshot")?,
             removal: text("removal")?,
             bid: text("bid")?,
@@ -254,53 +261,59 @@ impl Table {
     }
 
     fn read<'a>(&self, json: &'a [u8]) -> Result<Message<'a>, Odd> {
-        let names = &self.names;
         let mut message = Message::default();
         let mut seen = 0;
         let mut at = Walker::new(json);
         at.blanks();
-        at.object(|at, name| {
-            if is_key(&names.action, name) {
-                seen = once(seen, 1)?;
-                message.action = Some(at.string()?);
-            } else if is_key(&names.rows, name) {
-                seen = once(seen, 2)?;
-                at.expect(b"[")?;
-                at.blanks();
-                if at.skip(b"]") {
-                    return Ok(());
-                }
-                loop {
-                    at.blanks();
-                    let row = self.read_row(at)?;
-                    if message.first.is_none() {
-                        message.first = Some(row);
-                    } else {
-                        message.rest.push(row);
-                    }
-                    at.blanks();
-                    if !at.skip(b",") {
-                        return at.expect(b"]");
-                    }
-                }
-            } else if is_key(&names.selection, name) {
-                seen = once(seen, 4)?;
-                let mut seen = 0;
-                at.object(|at, name| {
-                    if !is_key(&names.row[SYMBOL], name) {
-                        return at.value();
-                    }
-                    seen = once(seen, 1)?;
-                    message.selected = Some(at.string()?);
-                    Ok(())
-                })?;
-            } else {
-                at.value()?;
+        self.names.message.object(&mut at, |at, place| {
+            if let Some(place) = place {
+                seen = once(seen, 1 << place)?;
+            }
+            match place {
+                Some(ACTION) => message.action = Some(at.string()?),
+                Some(ROWS) => self.read_rows(at, &mut message)?,
+                Some(SELECTION) => message.selected = self.read_selection(at)?,
+                _ => at.value()?,
             }
             Ok(())
         })?;
         at.blanks();
-        if at.is_at_end() && seen & 2 != 0 { Ok(message) } else { Err(Odd) }
+        if at.is_at_end() && seen & 1 << ROWS != 0 { Ok(message) } else { Err(Odd) }
+    }
+
+    fn read_rows<'a>(&self, at: &mut Walker<'a>, message: &mut Message<'a>) -> Result<(), Odd> {
+        at.expect(b"[")?;
+        at.blanks();
+        if at.skip(b"]") {
+            return Ok(());
+        }
+        loop {
+            at.blanks();
+            let row = self.read_row(at)?;
+            if message.first.is_none() {
+                message.first = Some(row);
+            } else {
+                message.rest.push(row);
+            }
+            at.blanks();
+            if !at.skip(b",") {
+                return at.expect(b"]");
+            }
+        }
+    }
+
+    fn read_selection<'a>(&self, at: &mut Walker<'a>) -> Result<Option<&'a [u8]>, Odd> {
+        let mut symbol = None;
+        self.names.selection.object(at, |at, place| {
+            if place.is_none() {
+                return at.value();
+            }
+            if symbol.replace(at.string()?).is_some() {
+                return Err(Odd);
+            }
+            Ok(())
+        })?;
+        Ok(symbol)
     }
 
     #[inline]
@@ -308,24 +321,11 @@ impl Table {
         let names = &self.names;
         let mut row = Row::default();
         let mut seen = 0;
-        // Keys come in the same order in nearly all messages: the next one is tried first.
-        let mut next = 0;
-        at.expect(b"{")?;
-        loop {
-            at.blanks();
-            let field = match names.row.get(next) {
-                Some(name) if at.skip_name(name) => Some(next),
-                _ => {
-                    let name = at.key()?;
-                    names.row.iter().position(|known| is_key(known, name))
-                }
-            };
-            at.blanks();
-            if let Some(field) = field {
-                next = field + 1;
-                seen = once(seen, 1 << field)?;
+        names.row.object(at, |at, place| {
+            if let Some(place) = place {
+                seen = once(seen, 1 << place)?;
             }
-            match field {
+            match place {
                 Some(SYMBOL) => row.symbol = Some(at.string()?),
                 Some(ID) => match at.token()? {
                     Token::Number(text, form) if form.is_short_whole(MAX_ID_LENGTH) => {
@@ -345,12 +345,9 @@ impl Table {
                 }
                 _ => at.value()?,
             }
-            at.blanks();
-            if !at.skip(b",") {
-                at.expect(b"}")?;
-                return if seen & 1 << ID == 0 { Err(Odd) } else { Ok(row) };
-            }
-        }
+            Ok(())
+        })?;
+        if seen & 1 << ID == 0 { Err(Odd) } else { Ok(row) }
     }
 }
 

@@ -6,6 +6,7 @@ use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 
 use crate::emit::layouts::{self, Key, Layout};
 use crate::json::Token;
+use crate::keys::Keys;
 
 /// A value that a field is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,18 +104,19 @@ impl Content {
 
 /// An object's keys.
 pub struct Fields {
-    /// Each name in quotes and with its colon, and what stands there.
-    pub fields: Vec<(Box<[u8]>, Field)>,
+    pub keys: Keys,
+    /// What stands at each of them.
+    pub fields: Vec<Field>,
     /// Those that must be there, a bit for each.
     pub required: u32,
 }
 
 impl Fields {
     fn of(fields: &Bound<PyAny>) -> PyResult<Self> {
-        let mut found = Vec::new();
+        let (mut names, mut found) = (Vec::new(), Vec::new());
         let mut required = 0;
         for (place, (name, field)) in fields.cast::<PyDict>()?.iter().enumerate() {
-            let name = format!("\"{}\":", name.cast::<PyString>()?.to_str()?).into_bytes().into();
+            names.push(name.extract::<String>()?);
             let field = Field::of(&field)?;
             if place >= 32 {
                 return Err(PyValueError::new_err("a shape has at most 32 keys in an object"));
@@ -131,9 +133,9 @@ impl Fields {
             ) {
                 required |= 1 << place;
             }
-            found.push((name, field));
+            found.push(field);
         }
-        Ok(Self { fields: found, required })
+        Ok(Self { keys: Keys::new(names.iter().map(String::as_str)), fields: found, required })
     }
 }
 

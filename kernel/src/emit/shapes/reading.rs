@@ -4,7 +4,7 @@ use super::described::{Content, Field, Fields, Place};
 use crate::emit::engine::Engine;
 use crate::emit::layouts;
 use crate::emit::levels::{Levels, Needs};
-use crate::json::{Odd, Token, Walker, is_key};
+use crate::json::{Odd, Token, Walker};
 use crate::numbers;
 use crate::times::Printed;
 
@@ -116,42 +116,16 @@ impl<'a> Reading<'a, '_> {
     }
 
     fn object(&mut self, fields: &Fields, at: &mut Walker<'a>, row: &mut Row<'a>) -> Result<(), Odd> {
-        let known = &fields.fields;
         let mut seen: u32 = 0;
-        // Keys come in the same order in nearly all messages: the next one is tried first.
-        let mut next = 0;
-        at.expect(b"{")?;
-        at.blanks();
-        if at.skip(b"}") {
-            return if fields.required == 0 { Ok(()) } else { Err(Odd) };
-        }
-        loop {
-            at.blanks();
-            let place = match known.get(next) {
-                Some((name, _)) if at.skip_name(name) => Some(next),
-                _ => {
-                    let name = at.key()?;
-                    known.iter().position(|(known, _)| is_key(known, name))
-                }
-            };
-            at.blanks();
-            match place {
-                None => at.value()?,
-                Some(place) => {
-                    next = place + 1;
-                    if seen >> place & 1 == 1 {
-                        return Err(Odd);
-                    }
-                    seen |= 1 << place;
-                    self.field(&known[place].1, at, row)?;
-                }
+        fields.keys.object(at, |at, place| {
+            let Some(place) = place else { return at.value() };
+            if seen >> place & 1 == 1 {
+                return Err(Odd);
             }
-            at.blanks();
-            if !at.skip(b",") {
-                at.expect(b"}")?;
-                return if seen & fields.required == fields.required { Ok(()) } else { Err(Odd) };
-            }
-        }
+            seen |= 1 << place;
+            self.field(&fields.fields[place], at, row)
+        })?;
+        if seen & fields.required == fields.required { Ok(()) } else { Err(Odd) }
     }
 
     #[inline]
@@ -206,9 +180,7 @@ impl<'a> Reading<'a, '_> {
             Field::Id { .. } | Field::NumberId | Field::AnyId => {
                 match (field, token) {
                     (Field::Id { .. } | Field::AnyId, Token::Text(_)) => {}
-                    (Field::NumberId | Field::AnyId, Token::Number(..)) => {
-                        count(&token)?;
-                    }
+                    (Field::NumberId | Field::AnyId, Token::Number(..)) if is_count(&token) => {}
                     _ => return Err(Odd),
                 }
                 // A text without escapes prints as it came, and a number's digits print as text.
@@ -305,9 +277,7 @@ impl<'a> Reading<'a, '_> {
             Field::Unless(values)
                 if matches!(token, Token::Text(_)) && !values.iter().any(|value| value.is(&token)) => {}
             Field::Nonzero if count(&token)? != 0 => {}
-            Field::Whole => {
-                count(&token)?;
-            }
+            Field::Whole if is_count(&token) => {}
             Field::LastId => row.last_id = count(&token)?,
             _ => return Err(Odd),
         }
@@ -388,9 +358,14 @@ fn between<'a>(text: &'a [u8], after: &[u8], until: &[u8]) -> &'a [u8] {
 #[inline]
 fn count(token: &Token) -> Result<i64, Odd> {
     match token {
-        Token::Number(text, form) if form.is_short_whole(MAX_COUNT_LENGTH) => Ok(numbers::whole(text) as i64),
+        Token::Number(text, _) if is_count(token) => Ok(numbers::whole(text) as i64),
         _ => Err(Odd),
     }
+}
+
+#[inline]
+fn is_count(token: &Token) -> bool {
+    matches!(token, Token::Number(_, form) if form.is_short_whole(MAX_COUNT_LENGTH))
 }
 
 pub fn printed(printing: Printing, text: &[u8]) -> Result<&[u8], Odd> {
