@@ -77,6 +77,21 @@ def test_changes_before_the_first_snapshot_are_ignored(
     _compare(_TYPES, [(False, [(1.0, 5.0)], [(2.3, 1.7)], 0), *changes])
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 29), st.sampled_from(_AMOUNTS[2:])), max_size=40))
+def test_many_levels_change_at_once(several: list[tuple[int, float]]) -> None:
+    levels: Levels = [(50.0 - at, 0.1) for at in range(30)]
+    changed: Levels = [(50.0 - at, amount) for at, amount in several]
+    _compare(
+        ("book_snapshot_7_0ms", "book_snapshot_25_100ms"),
+        [
+            (True, levels, [(60.0, 1.7)], 0),
+            (False, changed, [], 10),
+            (False, changed[::2], [], 200),
+        ],
+    )
+
+
 def _last_snapshot(emitter: Emitter) -> dict[str, Any]:
     message: dict[str, Any] = msgspec.json.decode(emitter.take().data.splitlines()[-1])
     return message

@@ -5,6 +5,22 @@ use super::text::Text;
 
 /// What stands in a snapshot for a level that the book does not have.
 pub const EMPTY_LEVEL: &[u8] = b"{}";
+const EMPTY_LISTED: &[u8] = b"{},";
+
+/// What a change did to a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    Added,
+    Changed,
+    Removed,
+}
+
+/// A change, and how many levels are better than what it touched.
+#[derive(Debug, Clone, Copy)]
+pub struct Touch {
+    pub rank: usize,
+    pub done: Done,
+}
 
 /// One side of a book.
 ///
@@ -19,10 +35,9 @@ pub struct Side {
     /// For groups: the amount of each key, and which keys changed since they took note.
     pub sizes: Vec<f64>,
     pub changed: Vec<f64>,
-    /// What the last update did: how many changes, and how many of the best levels none of them
-    /// touched.
-    pub changes: usize,
-    pub untouched: usize,
+    /// What the last update did, one after the other; or whether it began anew.
+    pub touches: Vec<Touch>,
+    pub replaced: bool,
 }
 
 impl Side {
@@ -34,8 +49,8 @@ impl Side {
             texts: Vec::new(),
             sizes: Vec::new(),
             changed: Vec::new(),
-            changes: 0,
-            untouched: usize::MAX,
+            touches: Vec::new(),
+            replaced: false,
         }
     }
 
@@ -72,8 +87,7 @@ impl Side {
         if self.grouped {
             self.changed.extend_from_slice(&self.keys);
         }
-        self.changes = usize::MAX;
-        self.untouched = 0;
+        self.replaced = true;
     }
 
     /// Apply changed levels; amount 0 removes one, and nothing where there is none.
@@ -89,6 +103,7 @@ impl Side {
                 continue;
             }
             let text = levels.json(level);
+            let done = if found { Done::Changed } else { Done::Added };
             if !found {
                 self.keys.insert(position, key);
                 self.texts.insert(position, Text::listed(text));
@@ -103,7 +118,7 @@ impl Side {
                     self.sizes[position] = level.size;
                 }
             }
-            self.touch(key, self.keys.len() - 1 - position);
+            self.touch(key, self.keys.len() - 1 - position, done);
         }
     }
 
@@ -130,16 +145,22 @@ impl Side {
         if self.grouped {
             self.sizes.remove(position);
         }
-        self.touch(key, self.keys.len() - position);
+        self.touch(key, self.keys.len() - position, Done::Removed);
     }
 
     #[inline]
-    fn touch(&mut self, key: f64, rank: usize) {
-        self.changes = self.changes.saturating_add(1);
-        self.untouched = self.untouched.min(rank);
+    fn touch(&mut self, key: f64, rank: usize, done: Done) {
+        self.touches.push(Touch { rank, done });
         if self.grouped {
             self.changed.push(key);
         }
+    }
+
+    /// The text of the level that so many are better than, with a comma behind it; `{}` if there is none.
+    #[inline]
+    pub fn text(&self, rank: usize) -> &[u8] {
+        let place = self.texts.len().checked_sub(rank + 1);
+        place.map_or(EMPTY_LISTED, |place| self.texts[place].as_bytes())
     }
 
     /// Write the first levels from a rank on, `{}` for missing ones, a comma behind each; `ends`
@@ -153,8 +174,7 @@ impl Side {
             ends.push(out.len());
         }
         while ends.len() < depth {
-            out.extend_from_slice(EMPTY_LEVEL);
-            out.push(b',');
+            out.extend_from_slice(EMPTY_LISTED);
             ends.push(out.len());
         }
     }
@@ -174,7 +194,8 @@ impl Book {
 
     pub fn update(&mut self, is_snapshot: bool, bids: &Levels, asks: &Levels) {
         for side in [&mut self.bids, &mut self.asks] {
-            (side.changes, side.untouched) = (0, usize::MAX);
+            side.touches.clear();
+            side.replaced = false;
         }
         if is_snapshot {
             self.ready = true;

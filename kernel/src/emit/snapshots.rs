@@ -1,6 +1,6 @@
 //! Book snapshots and quotes of one symbol, all read from one book.
 
-use super::book::{Book, Side};
+use super::book::{Book, Done, Side, Touch};
 use super::engine::write_times;
 use super::groups::Groups;
 use super::levels::{Levels, Refused};
@@ -30,39 +30,130 @@ struct Top {
     text: Vec<u8>,
     ends: Vec<usize>,
     spare: Vec<u8>,
-    changes: usize,
+    /// What touched them; that is not all of it where there are `many`.
+    touches: Vec<Touch>,
+    many: bool,
     untouched: usize,
 }
+
+/// So many changes are noted one by one.
+const FEW: usize = 8;
 
 impl Top {
     fn new(depth: usize, side: &Side) -> Self {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         side.write_top(0, depth, &mut text, &mut ends);
-        Self { depth, text, ends, spare: Vec::new(), changes: 0, untouched: usize::MAX }
+        Self { depth, text, ends, spare: Vec::new(), touches: Vec::new(), many: false, untouched: usize::MAX }
     }
 
     fn note(&mut self, side: &Side) {
-        self.changes = self.changes.saturating_add(side.changes);
-        self.untouched = self.untouched.min(side.untouched);
+        if side.replaced {
+            (self.many, self.untouched) = (true, 0);
+        }
+        for touch in &side.touches {
+            if touch.rank < self.depth {
+                self.untouched = self.untouched.min(touch.rank);
+                self.many |= self.touches.len() == FEW;
+                if !self.many {
+                    self.touches.push(*touch);
+                }
+            }
+        }
     }
 
-    /// Write again what was touched, and what stands behind it.
+    /// Write again what was touched; true if it differs from what it was.
     fn refresh(&mut self, side: &Side) -> bool {
-        let from = std::mem::replace(&mut self.untouched, usize::MAX);
-        let changes = std::mem::take(&mut self.changes);
-        if from >= self.depth {
+        if self.untouched >= self.depth {
             return false;
         }
-        let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let changed = match self.touches[..] {
+            _ if self.many => self.write(side),
+            [touch] => {
+                self.patch(touch, side);
+                true
+            }
+            // They all are where they were, and one may have undone another.
+            _ if self.touches.iter().all(|touch| touch.done == Done::Changed) => {
+                let mut changed = false;
+                for at in 0..self.touches.len() {
+                    changed |= self.patch(self.touches[at], side);
+                }
+                changed
+            }
+            _ => self.write(side),
+        };
+        self.touches.clear();
+        (self.many, self.untouched) = (false, usize::MAX);
+        changed
+    }
+
+    /// Write again all levels from the first on that was touched; true if any differs from what it was.
+    fn write(&mut self, side: &Side) -> bool {
+        let from = self.untouched;
+        let start = self.start(from);
         self.ends.truncate(from);
-        if changes > 1 {
-            // One may have undone another.
-            self.spare.clear();
-            self.spare.extend_from_slice(&self.text[start..]);
-        }
+        self.spare.clear();
+        self.spare.extend_from_slice(&self.text[start..]);
         self.text.truncate(start);
         side.write_top(from, self.depth, &mut self.text, &mut self.ends);
-        changes == 1 || self.text[start..] != self.spare
+        self.text[start..] != self.spare
+    }
+
+    /// Make one change, the only one to where levels are; true if the text differs from what it was.
+    fn patch(&mut self, Touch { rank, done }: Touch, side: &Side) -> bool {
+        match done {
+            Done::Changed => {
+                let (start, end) = (self.start(rank), self.ends[rank]);
+                let text = side.text(rank);
+                if self.text[start..end] == *text {
+                    return false;
+                }
+                self.put(start, end, text);
+                self.move_ends(rank, end - start, text.len());
+            }
+            Done::Added => {
+                self.text.truncate(self.start(self.depth - 1));
+                self.ends.truncate(self.depth - 1);
+                let (start, text) = (self.start(rank), side.text(rank));
+                self.put(start, start, text);
+                self.ends.insert(rank, start);
+                self.move_ends(rank, 0, text.len());
+            }
+            Done::Removed => {
+                let (start, end) = (self.start(rank), self.ends[rank]);
+                self.put(start, end, b"");
+                self.move_ends(rank, end - start, 0);
+                self.ends.remove(rank);
+                self.text.extend_from_slice(side.text(self.depth - 1));
+                self.ends.push(self.text.len());
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn start(&self, rank: usize) -> usize {
+        rank.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    /// Put a text where another one is; what stands behind it moves.
+    #[inline]
+    fn put(&mut self, start: usize, end: usize, text: &[u8]) {
+        let (before, after) = (self.text.len(), self.text.len() - (end - start) + text.len());
+        if after > before {
+            self.text.resize(after, 0);
+        }
+        self.text.copy_within(end..before, start + text.len());
+        self.text[start..start + text.len()].copy_from_slice(text);
+        self.text.truncate(after);
+    }
+
+    /// The levels from a rank on end later, or earlier, since one of this length was replaced.
+    #[inline]
+    fn move_ends(&mut self, rank: usize, before: usize, after: usize) {
+        for end in &mut self.ends[rank..] {
+            *end = *end - before + after;
+        }
     }
 
     fn text(&self) -> &[u8] {
