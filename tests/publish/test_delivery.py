@@ -167,7 +167,7 @@ def test_a_log_at_rest_is_looked_at_closely_only_a_few_times_a_second(
         began = time.monotonic()
         time.sleep(1)
         took = time.monotonic() - began
-        assert len([each for each in looks if each > began]) <= took / 0.25 + 2
+        assert len([each for each in looks if each > began]) <= took / 0.25 + 4  # of 50 a second
     writer.close()
     while not delivery.drained(live):
         time.sleep(0.005)
