@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -229,6 +231,16 @@ def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> N
 @pytest.mark.parametrize("flag", ["-v", "--version"])
 def test_version(run: Run, flag: str) -> None:
     done = run(flag)
+    assert (done.returncode, done.stdout) == (0, f"{__version__} (kernel: {kernel()})\n")
+
+
+def test_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tardis_machine", "--version"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (0, f"{__version__} (kernel: {kernel()})\n")
 
 

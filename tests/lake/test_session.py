@@ -43,6 +43,20 @@ def test_what_a_session_lacks_is_named() -> None:
     assert "--packages io.delta:delta-spark" in done.stderr
 
 
+def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tardis_machine", "lake", "show", "trades", "--tables", tmp_path],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert f"Spark could not start Java (of JAVA_HOME={tmp_path})" in done.stderr
+    assert f"{tmp_path}/bin/java: No such file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_jars_are_declared_exactly() -> None:
     assert all(len(coordinate.split(":")) == 3 for coordinate in COORDINATES)
     *fetched, own = jars()

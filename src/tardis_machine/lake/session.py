@@ -183,10 +183,26 @@ def session(
         chosen = _own_settings(master, chosen, s3=s3)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    spark = _started(builder)
     if s3:
         _check_s3(spark)
     return prepared(spark)
+
+
+def _started(builder: "SparkSession.Builder") -> "SparkSession":
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an optional dependency
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        home = os.environ.get("JAVA_HOME")
+        which = f"of JAVA_HOME={home}" if home else f"{java()}"
+        raise SessionError(
+            f"Spark could not start Java ({which}), which said why above. It takes Java 17 or "
+            "newer, the one that JAVA_HOME names if that is set, else the one on the PATH"
+        ) from error
 
 
 def prepared(spark: "SparkSession") -> "SparkSession":
