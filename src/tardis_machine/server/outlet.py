@@ -15,6 +15,11 @@ if sys.platform == "linux":
 
 log = logging.getLogger(__name__)
 
+# Python's own event loop (not uvloop) forgot to tell a writer to wait after `writelines`, until
+# 3.12.9 and 3.13.2 (CVE-2024-12254): a slow client would have been sent everything, by memory.
+_WRITELINES_PAUSES: Final = not (
+    (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+)
 _LOOKS: Final = 4
 """How often a stall is looked for within the time that makes one."""
 
@@ -53,7 +58,11 @@ class Outlet:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        transport.writelines(parts)
+        if _WRITELINES_PAUSES:
+            transport.writelines(parts)
+        else:
+            transport.writelines(parts[:-1])
+            transport.write(parts[-1])
         self._bypassing += sum(map(len, parts))
 
     async def drain(self) -> None:
