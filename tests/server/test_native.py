@@ -1,9 +1,11 @@
 """`/ws-replay`: clients of exchanges get history instead."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -13,13 +15,15 @@ from aiohttp import WSMsgType
 from tardis_machine.filters import Filter
 from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE
-from tardis_machine.options import parse_time
+from tardis_machine.options import parse_replay, parse_time
 from tardis_machine.sample import SAMPLE
+from tardis_machine.server.native import _Replay
 from tests.server.conftest import Served, Start, until
 from tests.servers.exchange import PATIENCE_S
 from tests.servers.tardis_api import Fault, TardisApi
 
 FROM, TO = "2024-03-01T00:00", "2024-03-01T00:02"
+OPTIONS = json.dumps({"exchange": "bitmex", "from": FROM, "to": TO})
 TRADES = {"op": "subscribe", "args": ["trade:XBTUSD"]}
 Socket = aiohttp.ClientWebSocketResponse[bool]
 
@@ -89,6 +93,36 @@ async def test_whatever_else_is_said_does_no_harm(served: Served) -> None:
     rest, code, _ = await replayed(socket)
     assert found + rest == recorded("bitmex", Filter("trade", ("XBTUSD",)))
     assert code == 1000
+
+
+async def test_who_subscribes_only_to_what_is_not_recorded_does_not_get_everything(
+    served: Served,
+) -> None:
+    typo = {"op": "subscribe", "args": ["trades:XBTUSD"]}
+    alone = await connect(served, typo)
+    wrong = await connect(served, typo, session="one")
+    right = await connect(served, typo, TRADES, session="one")
+    for socket in (alone, wrong):
+        found, code, reason = await replayed(socket)
+        assert (found, code) == ([], 1011)
+        assert reason.startswith("bitmex has no recordings of trades: expected any of ")
+    found, code, _ = await replayed(right)
+    assert found == recorded("bitmex", Filter("trade", ("XBTUSD",)))
+    assert code == 1000
+
+
+async def test_whoever_comes_as_the_last_of_a_session_leaves_begins_another() -> None:
+    ended: list[bool] = []
+    replay = _Replay(cast("Any", None), lambda: ended.append(replay.started))
+    leaving = cast("Any", SimpleNamespace(gone=False, options=parse_replay(OPTIONS)))
+    replay.begin()
+    replay.join(leaving)
+    replay.leave(leaving)
+    assert ended == [True]
+    assert replay._running is not None
+    with pytest.raises(asyncio.CancelledError):
+        await replay._running
+    assert ended == [True]
 
 
 async def test_a_session_is_replayed_together(served: Served) -> None:

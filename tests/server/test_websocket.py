@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import logging
+import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from tardis_machine.server import session
-from tests.server.conftest import Served, Start, bitmex_trades, until
+from tests.server.conftest import Served, Start, bitmex_trades, query, until
 from tests.server.test_http import OPTIONS, library
 from tests.servers.tardis_api import Fault, TardisApi
 
@@ -131,6 +134,62 @@ async def test_nothing_is_compressed(served: Served) -> None:
     url = served.ws("/ws-replay-normalized", OPTIONS)
     async with served.client.ws_connect(url, compress=15) as socket:
         assert socket.compress == 0
+
+
+async def test_of_the_protocols_a_client_offers_it_is_told_the_first(served: Served) -> None:
+    """As the Node server does; clients go that offer some and are told none."""
+    url = served.ws("/ws-replay-normalized", OPTIONS)
+    async with served.client.ws_connect(url, protocols=("first", "second")) as socket:
+        assert socket.protocol == "first"
+        assert (await socket.receive()).type is WSMsgType.TEXT
+
+
+async def test_a_client_that_goes_within_its_handshake_is_no_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def begin(self: session.Session) -> None:
+        self.outlet.cut("as if by itself")
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(session.Session, "begin", begin)
+    with pytest.raises(aiohttp.ClientError):
+        await served.client.ws_connect(served.ws("/ws-replay-normalized", OPTIONS))
+    await until(lambda: not served.machine._listeners[1].connections)
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_pings_of_a_client_that_reads_nothing_are_not_answered_without_end(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_BACKLOG_BYTES", 100_000)
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.fail(Fault(wait_for=threading.Event()))
+    handshake = (
+        f"GET /ws-replay-normalized{query(OPTIONS)} HTTP/1.1\r\nHost: localhost\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", served.port + 1))
+        client.setblocking(False)
+        client.send(handshake.encode())
+        await until(lambda: len(served.machine._listeners[1].connections) == 1)
+        ping = b"\x89\xfd" + bytes(4) + bytes(125)
+        sent, most, refused_at = 0, 64 << 20, 0.0
+        while sent < most:
+            try:
+                sent += client.send(ping * 1000)
+                refused_at = 0.0
+            except BlockingIOError:
+                refused_at = refused_at or time.monotonic()
+                if time.monotonic() - refused_at > 1.0:
+                    break
+            await asyncio.sleep(0)
+        assert sent < most
+        [connection] = served.machine._listeners[1].connections
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < 1_000_000
 
 
 async def test_pings_are_answered(served: Served) -> None:

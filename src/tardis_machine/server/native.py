@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Final, Protocol
@@ -33,6 +34,7 @@ REPLAY: Final = "/ws-replay"
 START_AFTER_S: Final = 2.0
 MAX_FILTERS: Final = 10_000
 MAX_CLIENTS: Final = 100
+_MAX_NAMED: Final = 5
 _SEND_BYTES: Final = 64 * 1024
 _TURN_S: Final = 0.004
 _FINISHED: Final = Close(OK, "WS replay finished")
@@ -55,6 +57,7 @@ class _Client:
         self.done: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self.options = options
         self._filters: list[Filter] = []
+        self._unrecorded: list[str] = []
         self._read = exchanges.get(options.exchange).subscriptions
         self._started = False
         if self._read is None:
@@ -65,8 +68,17 @@ class _Client:
         session.receive = self._receive
 
     def start(self) -> ReplayOptions:
-        """Take no more subscriptions; give what was asked for: everything, if nothing was."""
+        """Take no more subscriptions; give what was asked for: everything, if nothing was.
+
+        OptionsError if nothing of it is recorded.
+        """
         self._started = True
+        if self._unrecorded and not self._filters:
+            name = self.options.exchange
+            raise OptionsError(
+                f"{name} has no recordings of {', '.join(self._unrecorded)}: "
+                f"expected any of {', '.join(catalog.channels(name))}"
+            )
         asked = normalize(self._filters)
         return msgspec.structs.replace(self.options, filters=tuple(asked))
 
@@ -95,6 +107,8 @@ class _Client:
             if each.channel not in recorded:
                 extra = {"exchange": name, "channel": each.channel}
                 log.warning("channel is not recorded", extra=extra)
+                if len(self._unrecorded) < _MAX_NAMED:
+                    self._unrecorded.append(str(each.channel or "what was subscribed to"))
             else:
                 # To subscribe without symbols is to subscribe to all.
                 self._filters.append(Filter(each.channel, each.symbols or None))
@@ -108,6 +122,7 @@ class NativeReplays:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._sessions: dict[str, _Replay] = {}
+        self._connected: Counter[str] = Counter()
 
     async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
         """Replay to one connection, with the others of its session."""
@@ -125,6 +140,18 @@ class NativeReplays:
             return await client.done
         finally:
             replay.leave(client)
+
+    @contextlib.contextmanager
+    def claimed(self, name: str) -> Iterator[None]:
+        """Let go of a session's name once no connection is left that could begin it."""
+        self._connected[name] += 1
+        try:
+            yield
+        finally:
+            self._connected[name] -= 1
+            if not self._connected[name]:
+                del self._connected[name]
+                self._end(name)
 
     def _end(self, name: str) -> None:
         self._sessions.pop(name, None)
@@ -214,6 +241,8 @@ class _Replay:
         """Replay to the others only; to nobody, not at all."""
         client.gone = True
         if self._running is not None and all(each.gone for each in self._clients):
+            if not self.started:
+                self._start()  # whoever comes now begins another
             self._running.cancel()
 
     async def _run(self) -> None:
@@ -241,8 +270,19 @@ class _Replay:
 
     async def _replay(self) -> None:
         services = self._services
-        clients = [client for client in self._clients if not client.gone]
-        options = [client.start() for client in clients]
+        clients: list[_Client] = []
+        options: list[ReplayOptions] = []
+        for client in self._clients:
+            if client.gone:
+                continue
+            try:
+                options.append(client.start())
+            except OptionsError as error:
+                client.fail(error)
+            else:
+                clients.append(client)
+        if not clients:
+            return
         replay: _Source
         if len(options) == 1:
             replay = _Sole(NativeReplay(options[0], history=services.history))

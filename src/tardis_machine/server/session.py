@@ -7,11 +7,12 @@ message.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from aiohttp import WebSocketError, WSMsgType, web
+from aiohttp import WebSocketError, WSMsgType, hdrs, web
 
 from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
@@ -84,8 +85,11 @@ class Session:
     """
 
     def __init__(self, request: web.BaseRequest, services: Services) -> None:
-        # aiohttp counts a message of exactly the limit as too big.
+        # aiohttp counts a message of exactly the limit as too big. Of the protocols that a client
+        # offers it must be told one, or it goes: nothing here depends on which.
+        offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").partition(",")[0].strip()
         self.response = _Socket(
+            protocols=(offered,) if offered else (),
             autoping=False,
             autoclose=False,
             compress=False,
@@ -170,12 +174,20 @@ class Session:
                 case WSMsgType.PING:
                     if not self._closing:
                         self._write(pong_frame(message.data))
+                        await self._not_too_far_behind()
                 case WSMsgType.CLOSE:
                     return Close(message.data)
                 case WSMsgType.ERROR if isinstance(message.data, WebSocketError):
                     return Close(message.data.code, str(message.data))
                 case WSMsgType.ERROR | WSMsgType.CLOSED | WSMsgType.CLOSING:
                     return None
+
+    async def _not_too_far_behind(self) -> None:
+        """Wait for a client that sends pings and takes nothing: its next ones can wait, too."""
+        transport = self._request.transport
+        if transport is not None and transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+            with contextlib.suppress(ConnectionError):  # which the next look tells
+                await self.drain()
 
     def _hear(self) -> None:
         self._heard_at = self._loop.time()

@@ -1,6 +1,7 @@
 """The WebSocket port: which path is served by which endpoint."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -36,10 +37,11 @@ class WebSocketRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._native = NativeReplays(services)
         self._endpoints: dict[str, Endpoint] = {
             _REPLAY_NORMALIZED: self._replay_normalized,
             STREAM_NORMALIZED: partial(stream_normalized, services),
-            REPLAY: NativeReplays(services),
+            REPLAY: self._native,
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -63,9 +65,13 @@ class WebSocketRoutes:
             given = await services.handover.give(request, together)
             if given:
                 await asyncio.Event().wait()  # for aiohttp to notice, which ends this
-        await session.begin()
-        endpoint = self._endpoints.get(path, self._unknown)
-        await session.run(path, endpoint(request, session))
+        with self._native.claimed(together) if together else contextlib.nullcontext():
+            try:
+                await session.begin()
+            except ConnectionError:  # it has gone already
+                return session.response
+            endpoint = self._endpoints.get(path, self._unknown)
+            await session.run(path, endpoint(request, session))
         return session.response
 
     async def _unknown(self, request: web.BaseRequest, session: Session) -> Close:
