@@ -202,8 +202,11 @@ def test_live_options() -> None:
     assert parse_stream_normalized(json.dumps(given)) == [
         StreamNormalizedOptions(exchange="bitmex", data_types=("trade",), with_error_messages=True)
     ]
-    with pytest.raises(OptionsError, match="timeoutIntervalMS"):
-        parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": "1s"}))
+    [found] = parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": 1e3}))
+    assert found.timeout_interval_ms == 1000
+    for wrong in ("1s", 0.5):
+        with pytest.raises(OptionsError, match="timeoutIntervalMS"):
+            parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": wrong}))
 
 
 @pytest.mark.parametrize(
@@ -216,13 +219,17 @@ def test_live_options() -> None:
         ("2024-03-01T00:00:00.1234567Z", MARCH + 123_456),
         ("2024-03-01T02:00:00+02:00", MARCH),
         ("2024-02-29T19:00:00-0500", MARCH),
+        ("2024-02-29T24:00", MARCH),
+        ("2024-02-29T24:00:00.000Z", MARCH),
     ],
 )
 def test_times_are_utc_unless_they_say_otherwise(text: str, us: int) -> None:
     assert parse_time(text, "from") == us
 
 
-@pytest.mark.parametrize("text", ["20240301", "2024-W09-5", "2024-03-01T25:00", "", "now", "2024"])
+@pytest.mark.parametrize(
+    "text", ["20240301", "2024-W09-5", "2024-03-01T25:00", "2024-03-01T24:00:01", "", "now"]
+)
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(OptionsError, match="ISO 8601"):
         parse_time(text, "from")

@@ -4,7 +4,7 @@ import difflib
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -145,6 +145,8 @@ def parse_stream_normalized(
         timeout = options.get("timeoutIntervalMS")
         if timeout is None:
             timeout = _LIVE_TIMEOUT_MS
+        if isinstance(timeout, float) and timeout.is_integer():
+            timeout = int(timeout)  # to JavaScript there is no difference
         if not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < 0:
             raise OptionsError(f"invalid timeoutIntervalMS: {timeout}, expected milliseconds")
         found.append(
@@ -221,9 +223,14 @@ def whole_minutes(
 def _moment(text: str) -> datetime | None:
     if _DATE.fullmatch(text) is None:
         return None
+    # The end of a day by its own name: Python knows it from 3.14 on, JavaScript always did.
+    ends_day = text[11:16] == "24:00"
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        found = datetime.fromisoformat(text[:11] + "00:00" + text[16:] if ends_day else text)
+        if not ends_day:
+            return found
+        return None if found.second or found.microsecond else found + timedelta(days=1)
+    except (ValueError, OverflowError):
         return None
 
 

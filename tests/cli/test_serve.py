@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from websocket import create_connection
 
 from tardis_machine import __version__
 from tardis_machine.kernel import kernel
@@ -70,6 +71,28 @@ def test_several_processes_share_the_ports(launch: Launch) -> None:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port))
+
+
+def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
+    launch: Launch, tmp_path: Path
+) -> None:
+    places = tmp_path / "t", tmp_path / "long" / ("x" * 100)
+    for place in places:
+        place.mkdir(parents=True)
+        port = free_ports()
+        process = launch("--sample-data", "--cluster-mode", "--port", str(port), TMPDIR=str(place))
+        process.wait_for("listening", count=os.cpu_count() or 1)
+        for number in range(4):
+            refused = create_connection(
+                f"ws://127.0.0.1:{port + 1}/ws-replay?exchange=nope&session={number}"
+            )
+            assert refused.recv_data()[1][:2] == (1011).to_bytes(2, "big")
+            refused.close()
+        deadline = time.monotonic() + 30
+        while list(places[0].glob("*/*.claim")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(places[0].glob("*/*.claim")) == []
+        assert process.stop(signal.SIGTERM) == 0
 
 
 def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
@@ -253,6 +276,12 @@ def test_help_fits_two_screens(run: Run, flag: str) -> None:
     assert max(map(len, lines)) <= 100
     for part in ("--cache-dir", "Server:", "History:", "Examples:", "--kafka-brokers"):
         assert part in done.stdout
+
+
+def test_help_of_a_group_there_is_not(run: Run) -> None:
+    done = run("--help", "nosuch")
+    assert done.returncode == 1
+    assert "--help 'nosuch': expected one of" in done.stderr
 
 
 def test_help_of_one_group(run: Run) -> None:

@@ -278,6 +278,17 @@ async def test_http_1_0_sees_a_cut_as_well(
     writer.close()
 
 
+async def test_http_1_0_sees_the_end_even_if_it_would_keep_the_connection(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    asked = f"GET /replay-normalized{query(OPTIONS)} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    writer.write(asked.encode())
+    async with asyncio.timeout(30):
+        head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+    assert b"keep-alive" not in head.lower()
+    assert body == library(OPTIONS)
+    writer.close()
+
+
 async def test_stopping_the_server_cuts_what_is_under_way(start: Start) -> None:
     served = await start()
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}

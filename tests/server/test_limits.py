@@ -128,6 +128,21 @@ async def test_connections_at_once(start: Start) -> None:
         assert 'tardis_machine_connections{port="http"} 1.0' in await response.text()
 
 
+@pytest.mark.parametrize("port", [0, 1])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", b"GET /health-check HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+)
+async def test_a_connection_without_a_request_is_not_kept(
+    start: Start, port: int, sent: bytes
+) -> None:
+    served = await start(idle_timeout_s=0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port + port)
+    writer.write(sent)
+    async with asyncio.timeout(30):
+        await reader.read(-1)
+    writer.close()
+
+
 async def test_a_refused_connection_may_take_its_time(start: Start) -> None:
     served = await start(max_connections=1)
     kept = socket.create_connection(("127.0.0.1", served.port))

@@ -5,7 +5,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from tardis_machine.config.section import EMPTY, Option, Section, Setting, options
+from tardis_machine.config.section import EMPTY, ConfigError, Option, Section, Setting, options
 
 
 def describe(sections: Iterable[type[Section]]) -> str:
@@ -56,6 +56,8 @@ def print_help(
     position = next(i for i, given in enumerate(arguments) if given in {"-h", "--help"})
     topic = arguments[position + 1] if position + 1 < len(arguments) else ""
     topics = [owner.help_topic for owner in sections if owner.help_topic]
+    if topic and not topic.startswith("-") and topic not in {*topics, "all"}:
+        raise ConfigError("--help", topic, f"expected one of {', '.join(topics)}, all, or nothing")
     lines: list[str] = []
     if topic not in topics and topic != "all":
         lines += [f"usage: {prog} [flags]", ""]

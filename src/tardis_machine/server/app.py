@@ -172,6 +172,7 @@ class TardisMachine:
             listener = Listener(
                 routes,
                 max_connections=self._limits_config.max_connections,
+                idle_s=self._limits_config.idle_timeout_s,
                 limited=self.metrics.limited,
             )
             self._listeners.append(listener)

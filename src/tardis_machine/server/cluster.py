@@ -31,6 +31,7 @@ _MISCONFIGURED: Final = 78
 """The exit code by which a process tells that another one would fare no better."""
 _TELLING: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1
+_MAX_PATH: Final = 60
 
 Serve = Callable[[Path], int]
 """Serves to the end, with the directory in which the cluster's processes find each other."""
@@ -42,7 +43,10 @@ def run_cluster(serve: Serve, *, processes: int, max_restarts: int) -> int:
     Not for ever: a process that cannot be configured ends them all, and so do too many deaths
     within ten minutes.
     """
-    with tempfile.TemporaryDirectory(prefix="tardis-machine-") as directory:
+    # The path of a socket may have a hundred bytes; this has forty of its own.
+    is_long = len(os.fsencode(tempfile.gettempdir())) > _MAX_PATH
+    place = "/tmp" if is_long else None  # noqa: S108 - a directory of its own in it
+    with tempfile.TemporaryDirectory(prefix="tardis-machine-", dir=place) as directory:
         return _Cluster(serve, Path(directory), max_restarts).run(processes)
 
 

@@ -115,6 +115,8 @@ class HttpRoutes:
         headers |= services.source_headers
         response = web.StreamResponse(headers=headers)
         response.content_type = _STREAM_TYPE
+        if request.version < HttpVersion11:
+            response.force_close()  # it has no other end
 
         outlet = Outlet(request, services.limits.config.stall_timeout_s)
 

@@ -40,6 +40,12 @@ class LimitsConfig(Section, title="Limits", help_topic="limits"):
     max_levels: int = setting(
         10_000, help="levels of all book snapshots of one request together", minimum=1
     )
+    idle_timeout_s: float = setting(
+        75.0,
+        help="a connection on which no request is under way for so long is closed, and one whose "
+        "request takes so long to come",
+        minimum=0.1,
+    )
     stall_timeout_s: float = setting(
         300.0,
         help="a client that has data to take and takes none for so long is cut",

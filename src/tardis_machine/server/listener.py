@@ -46,12 +46,16 @@ class _Connection(web.RequestHandler):
 class Listener(web.Server):
     """Answers the connections of one port, so many at once and no more."""
 
-    def __init__(self, handler: Handler, *, max_connections: int, limited: Counter) -> None:
+    def __init__(
+        self, handler: Handler, *, max_connections: int, idle_s: float, limited: Counter
+    ) -> None:
         self._settings: dict[str, Any] = {
             "max_line_size": MAX_HEADER_BYTES,
             "max_field_size": MAX_HEADER_BYTES,
             "max_headers": _MAX_HEADERS,
             "access_log": None,
+            # It counts from the connection on: a request that never ends is not waited for, either.
+            "keepalive_timeout": idle_s,
         }
         self._max_connections = max_connections
         self._limited = limited
