@@ -87,7 +87,7 @@ def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
                 f"ws://127.0.0.1:{port + 1}/ws-replay?exchange=nope&session={number}"
             )
             assert refused.recv_data()[1][:2] == (1011).to_bytes(2, "big")
-            refused.close()
+            refused.shutdown()
         deadline = time.monotonic() + 30
         while list(places[0].glob("*/*.claim")) and time.monotonic() < deadline:
             time.sleep(0.05)
