@@ -1,7 +1,16 @@
 import pytest
 
 from tardis_machine import times
-from tardis_machine.times import cut_ms, is_later, parse_ms, parse_us, seconds_ms, seconds_us
+from tardis_machine.times import (
+    cut_ms,
+    is_later,
+    nanos_ms,
+    nanos_us,
+    parse_ms,
+    parse_us,
+    seconds_ms,
+    seconds_us,
+)
 
 
 def test_prints_three_or_six_digits() -> None:
@@ -117,6 +126,14 @@ def test_seconds_that_are_no_time_are_refused(seconds: str | float) -> None:
         times.text_of(seconds_us(seconds))
     with pytest.raises(ValueError, match=r"."):
         times.text_of(seconds_ms(seconds))
+
+
+def test_nanoseconds_are_rounded_to_a_double_before_they_are_cut() -> None:
+    assert nanos_ms(1_709_251_200_002_000_000) == 1_709_251_200_001
+    assert nanos_us(1_786_344_162_254_963_888) == 1_786_344_162_254_964
+    for nanoseconds in (10**400, float("inf")):
+        with pytest.raises(ValueError, match="nanoseconds"):
+            nanos_us(nanoseconds)
 
 
 def test_years_are_padded_and_bounded() -> None:

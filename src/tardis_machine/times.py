@@ -174,6 +174,26 @@ def _scaled(seconds: str | float, scale: int) -> int:
         raise ValueError(f"not a time in seconds: {seconds}") from None
 
 
+def nanos_ms(nanoseconds: float) -> int:
+    """Nanoseconds as a time that prints three digits, what follows them cut.
+
+    They exceed what a double holds, and clients know them rounded to one before they are cut.
+    """
+    return _cut(nanoseconds, 1_000_000)
+
+
+def nanos_us(nanoseconds: float) -> Time:
+    """Nanoseconds as a time that prints six digits, rounded and cut in the same way."""
+    return micros(_cut(nanoseconds, 1000))
+
+
+def _cut(nanoseconds: float, unit: int) -> int:
+    try:
+        return floor(float(nanoseconds) / unit)
+    except OverflowError:
+        raise ValueError(f"not a time in nanoseconds: {nanoseconds}") from None
+
+
 def is_later(iso: str, other: str) -> bool:
     """Compare two ISO texts."""
     if len(iso) == len(other) == _ISO_LENGTHS[0]:

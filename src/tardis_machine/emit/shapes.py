@@ -106,7 +106,7 @@ class Seconds(Struct, frozen=True):
 
 
 class Nanoseconds(Struct, frozen=True):
-    """The time in nanoseconds; prints three or six fractional digits."""
+    """The time in nanoseconds; prints six fractional digits, or three of it as a double."""
 
     text: bool = False
     digits: Literal[3, 6] = 6

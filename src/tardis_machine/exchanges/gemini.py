@@ -33,7 +33,7 @@ from tardis_machine.exchanges.fields import (
 )
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
-from tardis_machine.times import Time, micros
+from tardis_machine.times import Time, nanos_us
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")
@@ -125,7 +125,7 @@ def _symbol(message: _Message) -> str:
 
 
 def _time(message: _Message, channel: str) -> Time:
-    return micros(time(message.nanoseconds, channel, "E") // 1000)
+    return nanos_us(time(message.nanoseconds, channel, "E"))
 
 
 def _trades(making: Making) -> Route:

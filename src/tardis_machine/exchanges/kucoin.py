@@ -60,11 +60,10 @@ from tardis_machine.exchanges.fields import (
 from tardis_machine.exchanges.joins import JoinedBook, amended, spliced
 from tardis_machine.exchanges.subscriptions import subscriptions
 from tardis_machine.filters import Filter
-from tardis_machine.times import micros
+from tardis_machine.times import micros, nanos_ms
 
 Number = int | float
 _MAX_TOPICS: Final = 100
-_NANOSECONDS: Final = 1_000_000
 _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final[tuple[Levels, ...]] = (_NO_LEVELS, Raw(b"null"), [])
 _ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
@@ -335,7 +334,7 @@ def _futures_trades(making: Making) -> Route:
             required(row.price, _EXECUTION, "price"),
             required(row.size, _EXECUTION, "size"),
             side(row.side, "buy"),
-            time(row.time, _EXECUTION, "ts") // _NANOSECONDS,
+            nanos_ms(time(row.time, _EXECUTION, "ts")),
         )
         return True
 
@@ -465,7 +464,7 @@ def _futures_book_tickers(making: Making) -> Route:
             given(row.ask_price),
             given(row.bid_price),
             given(row.bid_amount),
-            time(row.time, "contractMarket/tickerV2", "ts") // _NANOSECONDS,
+            nanos_ms(time(row.time, "contractMarket/tickerV2", "ts")),
         )
         return True
 

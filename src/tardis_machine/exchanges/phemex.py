@@ -1,7 +1,6 @@
 """Phemex: contracts in whole ticks, spot pairs that begin with s, and perpetuals in plain text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from math import floor
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -13,7 +12,7 @@ from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import required, side, symbol
 from tardis_machine.filters import Filter
-from tardis_machine.times import Time, micros
+from tardis_machine.times import Time, nanos_us
 
 _Text = str | int | float | None
 # Decoded as the reference does, and thus of a size that can be divided.
@@ -78,7 +77,7 @@ def _channel(message: _Message) -> str | None:
 def _time(nanoseconds: Number | None) -> Time:
     if not nanoseconds:
         raise MapperError("message", "no time")
-    return micros(floor(nanoseconds / 1000))
+    return nanos_us(nanoseconds)
 
 
 def _ticks(name: str) -> tuple[float, float]:

@@ -251,7 +251,8 @@ impl<'a> Reading<'a, '_> {
                 let ns: i64 = number.parse().map_err(|_| Odd)?;
                 let printer = &mut self.engine.printer;
                 let printed = match digits {
-                    3 => printer.milliseconds(ns / 1_000_000),
+                    // Where clients know it as a number, it was rounded before it was cut.
+                    3 => printer.milliseconds((ns as f64 / 1e6) as i64),
                     _ => printer.microseconds(ns / 1000),
                 };
                 row.time = Some(printed.ok_or(Odd)?);
