@@ -22,7 +22,7 @@ from tardis_machine.exchanges.dialect import (
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, filled, required, side, time_text
+from tardis_machine.exchanges.fields import Sent, filled, nonzero, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
@@ -212,10 +212,10 @@ def _book_tickers(making: Making) -> Route:
             return False
         emit(
             message.market,
-            filled(row.ask_size),
-            filled(row.ask),
-            filled(row.bid),
-            filled(row.bid_size),
+            nonzero(row.ask_size),
+            nonzero(row.ask),
+            nonzero(row.bid),
+            nonzero(row.bid_size),
             _seconds(row.time, "ticker"),
         )
         return True

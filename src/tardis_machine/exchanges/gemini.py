@@ -25,8 +25,8 @@ from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, da
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
-    filled,
     known_side,
+    nonzero,
     required,
     text,
     time,
@@ -164,7 +164,7 @@ def _book_changes(making: Making) -> Route:
 
 
 def _price(value: Raw | UnsetType) -> str | int | float | None:
-    return None if value is UNSET else filled(_decode_number(value))
+    return None if value is UNSET else nonzero(_decode_number(value))
 
 
 def _book_tickers(making: Making) -> Route:
@@ -174,10 +174,10 @@ def _book_tickers(making: Making) -> Route:
     def book_ticker(message: _Message) -> bool:
         emit(
             _symbol(message),
-            filled(message.ask_amount),
+            nonzero(message.ask_amount),
             _price(message.asks),
             _price(message.bids),
-            filled(message.bid_amount),
+            nonzero(message.bid_amount),
             _time(message, "bookTicker"),
         )
         return True

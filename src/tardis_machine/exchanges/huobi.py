@@ -316,10 +316,10 @@ def _book_tickers(making: Making) -> Route:
         row = decode(line).tick
         emit(
             symbol,
-            filled(row.ask_size),
-            filled(row.ask),
-            filled(row.bid),
-            filled(row.bid_size),
+            nonzero(row.ask_size),
+            nonzero(row.ask),
+            nonzero(row.bid),
+            nonzero(row.bid_size),
             time(row.timestamp, "bbo", "quoteTime"),
         )
         return True
@@ -333,10 +333,10 @@ _BEST: Final = Shape(
         "ch": _SYMBOL,
         "tick": Object(
             {
-                "ask": AskPrice(),
-                "askSize": AskAmount(),
-                "bid": BidPrice(),
-                "bidSize": BidAmount(),
+                "ask": AskPrice(nonzero=True),
+                "askSize": AskAmount(nonzero=True),
+                "bid": BidPrice(nonzero=True),
+                "bidSize": BidAmount(nonzero=True),
                 "quoteTime": Milliseconds(),
             }
         ),
@@ -616,9 +616,9 @@ def _option_summaries(making: Making) -> Route:
             option_type=option_type,
             strike_price=option.strike_price,
             expiration_date=option.expiration,
-            best_bid_price=filled(row.bid_one),
+            best_bid_price=nonzero(row.bid_one),
             best_bid_iv=filled(row.iv_bid_one),
-            best_ask_price=filled(row.ask_one),
+            best_ask_price=nonzero(row.ask_one),
             best_ask_iv=filled(row.iv_ask_one),
             last_price=filled(row.last_price),
             open_interest=interests.get(row.symbol),

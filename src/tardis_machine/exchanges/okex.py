@@ -53,7 +53,6 @@ from tardis_machine.exchanges.fields import (
     Sent,
     SentLevels,
     best,
-    filled,
     nonzero,
     optional,
     required,
@@ -242,10 +241,10 @@ def book_tickers_3(market: str) -> Maker:
             for row in message.data:
                 emit(
                     row.symbol,
-                    filled(row.best_ask_size),
-                    filled(row.best_ask),
-                    filled(row.best_bid),
-                    filled(row.best_bid_size),
+                    nonzero(row.best_ask_size),
+                    nonzero(row.best_ask),
+                    nonzero(row.best_bid),
+                    nonzero(row.best_bid_size),
                     cut_ms(row.timestamp or ""),
                 )
             return True
@@ -527,10 +526,10 @@ def book_tickers_5(making: Making) -> Route:
         for row in message.data or ():
             emit(
                 symbol(row.symbol, "tickers"),
-                filled(row.ask_amount),
-                filled(row.ask_price),
-                filled(row.bid_price),
-                filled(row.bid_amount),
+                nonzero(row.ask_amount),
+                nonzero(row.ask_price),
+                nonzero(row.bid_price),
+                nonzero(row.bid_amount),
                 time(row.timestamp, "tickers", "ts"),
             )
         return message.data is not UNSET

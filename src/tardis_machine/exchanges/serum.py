@@ -9,7 +9,7 @@ from msgspec.json import Decoder
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, required, side, time_text
+from tardis_machine.exchanges.fields import Sent, nonzero, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, cut_ms
@@ -99,10 +99,10 @@ def _book_tickers(making: Making) -> Route:
         bid_price, bid_amount = _best(row.bestBid)
         emit(
             row.market,
-            ask_amount,
-            ask_price,
-            bid_price,
-            bid_amount,
+            nonzero(ask_amount),
+            nonzero(ask_price),
+            nonzero(bid_price),
+            nonzero(bid_amount),
             _time(row.timestamp, "quote"),
         )
         return True
