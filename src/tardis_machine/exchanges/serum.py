@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
@@ -28,6 +28,7 @@ class _Trade(Struct, gc=False):
     size: Sent = UNSET
     side: str | None = None
     timestamp: str | UnsetType | None = UNSET
+    event_timestamp: str | UnsetType | None = field(name="eventTimestamp", default=UNSET)
 
 
 def _trades(making: Making) -> Route:
@@ -36,13 +37,14 @@ def _trades(making: Making) -> Route:
 
     def trade(line: bytes) -> bool:
         row = decode(line)
+        happened = row.timestamp if row.event_timestamp is UNSET else row.event_timestamp
         emit(
             row.market,
             row.id,
             required(row.price, "trade", "price"),
             required(row.size, "trade", "size"),
             side(row.side, "buy"),
-            _time(row.timestamp, "trade"),
+            _time(happened, "trade"),
         )
         return True
 
