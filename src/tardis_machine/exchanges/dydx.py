@@ -163,14 +163,13 @@ class _Offsets(dict[str | Number, int]):
         self.clear()
         self.update((level.price, int(level.offset or 0)) for level in levels)
 
-    def newer(self, levels: Raw, offset: int) -> list[_Pair]:
+    def newer(self, levels: Sequence[_Pair], offset: int) -> list[_Pair]:
         """Give the levels that no later update has changed."""
-        if levels == _NO_LEVELS:
-            return []
         get = self.get
-        return [level for level in _decode_pairs(levels) if get(level[0], -1) < offset]
+        return [level for level in levels if get(level[0], -1) < offset]
 
     def follow(self, levels: Sequence[_Pair], offset: int) -> None:
+        """Remember the offset of all levels: clients know one that was late as the latest, too."""
         if len(self) >= _MAX_PRICES:  # of a broken feed; looked at once for all levels
             self.clear()
         for price, _ in levels:
@@ -198,12 +197,13 @@ def _offset_book_changes(making: Making) -> Route:
         if book.offset is UNSET:
             raise MapperError("v3_orderbook", f"no offset of {symbol}")
         offset = int(book.offset)
-        bids = bid_offsets.newer(book.bids, offset)
-        asks = ask_offsets.newer(book.asks, offset)
+        all_bids, all_asks = _decode_pairs(book.bids), _decode_pairs(book.asks)
+        bids = bid_offsets.newer(all_bids, offset)
+        asks = ask_offsets.newer(all_asks, offset)
         if bids or asks:
             emit(symbol, False, bids, asks, None)
-            bid_offsets.follow(bids, offset)
-            ask_offsets.follow(asks, offset)
+        bid_offsets.follow(all_bids, offset)
+        ask_offsets.follow(all_asks, offset)
         return True
 
     return named({"v3_orderbook": orderbook})
