@@ -85,7 +85,7 @@ def _derivative_tickers(making: Making) -> Route:
             raise MapperError("ticker", "no symbol")
         if part.event == "markPriceUpdate":
             rate = funding = None
-            if part.funding_rate != "":
+            if part.funding_rate != "" and part.funding_timestamp != 0:
                 rate = required(part.funding_rate, "markPrice", "r")
                 funding = time(part.funding_timestamp, "markPrice", "T")
             emit(

@@ -50,6 +50,7 @@ from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
 
 _VERSION_2: Final = date("2026-07-10")
+_NO_LEVELS: Final = Raw(b"[]")
 _Text = str | int | float | None
 
 
@@ -270,9 +271,9 @@ _TRADES_2: Final = Shape(
 
 class _Book2(Struct, gc=False):
     symbol: str
-    bids: Raw
-    asks: Raw
     timestamp: str
+    bids: Raw = _NO_LEVELS
+    asks: Raw = _NO_LEVELS
 
 
 class _Books2(Struct, gc=False):
@@ -305,8 +306,8 @@ _UPDATE_2: Final = Shape(
         "data": Single(
             {
                 "symbol": Symbol(),
-                "bids": Bids(_LEVELS_2),
-                "asks": Asks(_LEVELS_2),
+                "bids": Bids(_LEVELS_2, optional=True),
+                "asks": Asks(_LEVELS_2, optional=True),
                 "timestamp": Iso(6),
             }
         ),
