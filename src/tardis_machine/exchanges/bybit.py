@@ -56,7 +56,7 @@ from tardis_machine.exchanges.fields import (
 from tardis_machine.exchanges.option_names import Option, Options, expiration
 from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
 from tardis_machine.filters import Filter
-from tardis_machine.times import micros, parse_ms
+from tardis_machine.times import Time, micros, parse_ms
 
 Number = str | int | float
 _V5: Final = date("2023-04-05T00:00:00.000Z")
@@ -165,12 +165,15 @@ class _OldTicker(Struct, gc=False):
     symbol: str | None = None
     last_price: Sent = UNSET
     last_price_e4: Sent = UNSET
+    other_last_price_e4: Sent = field(name="lastPriceE4", default=UNSET)
     other_last_price: Sent = field(name="lastPrice", default=UNSET)
     mark_price: Sent = UNSET
     mark_price_e4: Sent = UNSET
+    other_mark_price_e4: Sent = field(name="markPriceE4", default=UNSET)
     other_mark_price: Sent = field(name="markPrice", default=UNSET)
     index_price: Sent = UNSET
     index_price_e4: Sent = UNSET
+    other_index_price_e4: Sent = field(name="indexPriceE4", default=UNSET)
     other_index_price: Sent = field(name="indexPrice", default=UNSET)
     open_interest: Sent = UNSET
     open_interest_e8: Sent = UNSET
@@ -181,6 +184,7 @@ class _OldTicker(Struct, gc=False):
     other_predicted_funding_rate_e6: Sent = field(name="predictedFundingRateE6", default=UNSET)
     next_funding_time: str | None = None
     other_next_funding_time: str | None = field(name="nextFundingTime", default=None)
+    updated_at: str | None = None
     update: "list[_OldTicker] | UnsetType" = UNSET
 
 
@@ -198,16 +202,25 @@ def _scaled(scale: float, *values: Sent) -> float | None:
     return None
 
 
-def _price(plain: Sent, other: Sent, scaled: Sent) -> Number | None:
+def _price(plain: Sent, other: Sent, *scaled: Sent) -> Number | None:
     if plain is UNSET:
         plain = other
-    return _scaled(10_000, scaled) if plain is UNSET else optional(plain)
+    return _scaled(10_000, *scaled) if plain is UNSET else optional(plain)
 
 
 def _funding_time(row: _OldTicker) -> int | None:
     iso = row.next_funding_time or row.other_next_funding_time
     ms = parse_ms(iso) if iso else 0
     return ms if ms > 0 else None  # before 1970 where there is no funding
+
+
+def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> Time:
+    """The message's time, or else the instrument's; 0 is the latest that is known."""
+    us = message.other_us if message.us is UNSET else message.us
+    if us is UNSET and row.updated_at:
+        return parse_ms(row.updated_at)
+    known = ticker_time(us)
+    return micros(known) if known else 0
 
 
 def _old_derivative_tickers(making: Making) -> Route:
@@ -221,22 +234,36 @@ def _old_derivative_tickers(making: Making) -> Route:
             if not row.update:
                 raise MapperError("instrument_info", "an update of nothing")
             row = row.update[0]
-        us = ticker_time(message.other_us if message.us is UNSET else message.us)
         interest = filled(row.open_interest)
         if interest is None:
             interest = _scaled(1e8, row.open_interest_e8, row.other_open_interest_e8)
         emit(
             symbol(row.symbol, "instrument_info"),
-            micros(us) if us else 0,
-            last_price=_price(row.last_price, row.other_last_price, row.last_price_e4),
+            _updated_at(message, row),
+            last_price=_price(
+                row.last_price,
+                row.other_last_price,
+                row.last_price_e4,
+                row.other_last_price_e4 or UNSET,  # 0 is none
+            ),
             open_interest=interest,
             funding_rate=_scaled(1e6, row.funding_rate_e6, row.other_funding_rate_e6),
             funding_timestamp=_funding_time(row),
             predicted_funding_rate=_scaled(
                 1e6, row.predicted_funding_rate_e6, row.other_predicted_funding_rate_e6
             ),
-            index_price=_price(row.index_price, row.other_index_price, row.index_price_e4),
-            mark_price=_price(row.mark_price, row.other_mark_price, row.mark_price_e4),
+            index_price=_price(
+                row.index_price,
+                row.other_index_price,
+                row.index_price_e4,
+                row.other_index_price_e4,
+            ),
+            mark_price=_price(
+                row.mark_price,
+                row.other_mark_price,
+                row.mark_price_e4,
+                row.other_mark_price_e4,
+            ),
         )
         return True
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Objects
@@ -74,8 +74,8 @@ def _trades(channel: str) -> Callable[[Making], Route]:
 
 class _Book(Struct, gc=False):
     symbol: str
-    buy: Raw = _NO_LEVELS
-    sell: Raw = _NO_LEVELS
+    buy: Raw | UnsetType = UNSET
+    sell: Raw | UnsetType = UNSET
     timestamp: SentTime = UNSET
 
 
@@ -85,8 +85,11 @@ def _whole_books(making: Making) -> Route:
 
     def l2_orderbook(line: bytes) -> bool:
         row = decode(line)
+        if row.buy is UNSET and row.sell is UNSET:  # which says nothing of the book
+            return True
+        bids, asks = row.buy or _NO_LEVELS, row.sell or _NO_LEVELS
         timestamp = _or_local(row.timestamp, "l2_orderbook")
-        emit(row.symbol, True, row.buy, row.sell, timestamp, _LEVELS)
+        emit(row.symbol, True, bids, asks, timestamp, _LEVELS)
         return True
 
     return named({"l2_orderbook": l2_orderbook})

@@ -178,7 +178,8 @@ def _derivative_tickers(making: Making) -> Route:
             LOCAL_TIME,
             last_price=filled(info.last),
             open_interest=filled(stats.open_interest),
-            funding_rate=filled(stats.funding_rate),
+            # A rate counts with the time it is for.
+            funding_rate=None if funding is None else filled(stats.funding_rate),
             funding_timestamp=funding,
             index_price=filled(info.index),
             mark_price=filled(info.mark),
