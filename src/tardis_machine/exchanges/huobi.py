@@ -54,7 +54,7 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Parts, Route, Shaped, keyed, prefixed
+from tardis_machine.exchanges.dispatch import Handler, Parts, Route, Shaped, find, keyed, prefixed
 from tardis_machine.exchanges.errors import BookGapError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
@@ -98,21 +98,27 @@ def _route(
 
 
 _SYMBOL: Final = Symbol(upper=True, after=".", until=".")
+_MARKET: Final = b'{"ch":"'
 
 
 def _dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
     """Find the name in ch; in topic of notifications, and in rep of answers."""
-    market = prefixed(b'{"ch":"', "ch")(parts, emitter)
+    market = prefixed(_MARKET, "ch")(parts, emitter)
     notified = keyed("topic")(parts)
     answered = keyed("rep")(parts)
 
     def handle(line: bytes) -> bool:
-        if line.startswith(b'{"ch":"'):
+        if line.startswith(_MARKET):
             return market(line)
         head = line[:256]
         if b'"topic":"' in head:
             return notified(line)
-        return answered(line) if b'"rep":"' in head else market(line)
+        if b'"rep":"' in head:
+            return answered(line)
+        # It may stand behind the data, or have blanks around it.
+        if find(line, ("topic",)) is not None:
+            return notified(line)
+        return market(line) if find(line, ("rep",)) is None else answered(line)
 
     return handle
 
@@ -255,7 +261,7 @@ def _requested_book_changes(making: Making) -> Route:
     continuity = Continuity("mbp", checks_ids=making.checks_ids)
 
     def update(symbol: str, line: bytes) -> bool:
-        if line.find(b'"rep":"', 0, 256) >= 0:
+        if not line.startswith(_MARKET) and find(line, ("rep",)) is not None:
             return snapshot(symbol, line)
         message = decode(line)
         tick = message.tick
@@ -794,7 +800,7 @@ def _dm(market: str, *pollers: Poller) -> Dialect:
         ),
         subscribe=_dm_subscribe,
         decode=_dm_message,
-        data=(b'{"ch":"',),
+        data=(_MARKET,),
         reply=_reply,
         acks=_is_ack,
         heartbeats=_is_heartbeat,
@@ -854,7 +860,7 @@ EXCHANGES: Final = (
             ),
             subscribe=_subscribe,
             decode=_inflated,
-            data=(b'{"ch":"',),
+            data=(_MARKET,),
             reply=_reply,
             acks=_is_ack,
             heartbeats=_is_heartbeat,

@@ -22,7 +22,16 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Part, Parts, Route, keyed, named, prefixed
+from tardis_machine.exchanges.dispatch import (
+    Handler,
+    Part,
+    Parts,
+    Route,
+    find,
+    keyed,
+    named,
+    prefixed,
+)
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
 from tardis_machine.exchanges.fields import (
     Sent,
@@ -57,7 +66,9 @@ def _requests_too(parts: Parts, emitter: Emitter | None = None) -> Handler:
     def handle(line: bytes) -> bool:
         if line.startswith(b'{"topic":"'):
             return topics(line)
-        return requests(line) if b'"event":"request"' in line[:256] else topics(line)
+        # It may stand behind the data, or have blanks around it.
+        asked = b'"event":"request"' in line[:256] or find(line, ("event",)) == "request"
+        return requests(line) if asked else topics(line)
 
     return handle
 
