@@ -3,6 +3,7 @@ import pytest
 from tardis_machine import times
 from tardis_machine.times import (
     cut_ms,
+    is_before_1970,
     is_later,
     nanos_ms,
     nanos_us,
@@ -85,6 +86,15 @@ def test_order_does_not_depend_on_the_number_of_digits() -> None:
     assert not is_later("2024-03-01T00:00:00.001Z", "2024-03-01T00:00:00.002Z")
     assert is_later("2024-03-01T00:00:00.001Z", "2024-03-01T00:00:00Z")
     assert not is_later("2024-03-01T00:00:00Z", "2024-03-01T00:00:00.001Z")
+
+
+def test_times_before_1970_are_told_from_others_and_from_what_is_none() -> None:
+    for text in ("0001-01-01T00:00:00.000000Z", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z"):
+        assert is_before_1970(text)
+    assert not is_before_1970("1970-01-01T00:00:00.000Z")
+    assert not is_before_1970("2024-03-01T00:00:00.123456Z")
+    with pytest.raises(ValueError, match="0001"):
+        is_before_1970("0001")
 
 
 def test_an_int_tells_by_its_size_what_it_counts() -> None:

@@ -194,6 +194,11 @@ def _cut(nanoseconds: float, unit: int) -> int:
         raise ValueError(f"not a time in nanoseconds: {nanoseconds}") from None
 
 
+def is_before_1970(iso: str) -> bool:
+    """Tell times such as 0001-01-01T00:00:00Z, which stand for none, from those that are meant."""
+    return iso < "1970" and parse_ms(iso) < 0
+
+
 def is_later(iso: str, other: str) -> bool:
     """Compare two ISO texts."""
     if len(iso) == len(other) == _ISO_LENGTHS[0]:

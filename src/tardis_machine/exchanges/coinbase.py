@@ -36,15 +36,24 @@ from tardis_machine.exchanges.dialect import (
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, optional, required, side, text, time_text
+from tardis_machine.exchanges.fields import (
+    Sent,
+    meant_time,
+    optional,
+    required,
+    side,
+    text,
+    time_text,
+)
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
-from tardis_machine.times import Time, parse_us
+from tardis_machine.times import is_before_1970, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
-_NO_TIME: Final = "0001-01-01"
 _decode_levels: Final = Decoder(list[list[str]]).decode
+
+SentTime = str | UnsetType | None
 
 
 class _Match(Struct, gc=False):
@@ -53,11 +62,7 @@ class _Match(Struct, gc=False):
     side: str | None = None
     size: Sent = UNSET
     price: Sent = UNSET
-    time: str | UnsetType | None = UNSET
-
-
-def _time(value: str | UnsetType | None, channel: str) -> Time:
-    return parse_us(time_text(value, channel, "time"))
+    time: SentTime = UNSET
 
 
 def _trades(making: Making) -> Route:
@@ -72,7 +77,7 @@ def _trades(making: Making) -> Route:
             required(row.price, "match", "price"),
             required(row.size, "match", "size"),
             side(row.side, "sell"),  # it is the maker's
-            _time(row.time, "match"),
+            parse_us(time_text(row.time, "match", "time")),
         )
         return True
 
@@ -96,12 +101,13 @@ class _Snapshot(Struct, gc=False):
     product_id: str
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
+    time: SentTime = UNSET
 
 
 class _Update(Struct, gc=False):
     product_id: str
     changes: Raw
-    time: str | UnsetType | None = UNSET
+    time: SentTime = UNSET
 
 
 def _valid(levels: Raw) -> list[list[str]]:
@@ -128,20 +134,23 @@ def _book_changes(making: Making) -> Route:
 
     def snapshot(line: bytes) -> bool:
         book = decode_snapshot(line)
+        timestamp = meant_time(book.time, "snapshot", "time", parse_us)
         try:
-            emit(book.product_id, True, book.bids, book.asks, None)
+            emit(book.product_id, True, book.bids, book.asks, timestamp)
         except ValueError:
-            emit(book.product_id, True, _valid(book.bids), _valid(book.asks), None)
+            emit(book.product_id, True, _valid(book.bids), _valid(book.asks), timestamp)
         return True
 
     def update(line: bytes) -> bool:
         book = decode_update(line)
-        product, time = book.product_id, book.time
-        if time is not UNSET and time is not None and time.startswith(_NO_TIME):
+        product = book.product_id
+        iso = time_text(book.time, "l2update", "time")
+        if is_before_1970(iso):  # the latest time counts, and before the first nothing does
             timestamp = latest.get(product)
+            if timestamp is None:
+                return True
         else:
-            timestamp = _time(time, "l2update")
-            latest[product] = timestamp
+            timestamp = latest[product] = parse_us(iso)
         emit_rows(product, False, book.changes, timestamp, _CHANGES)
         return True
 
@@ -160,7 +169,7 @@ class _Ticker(Struct, gc=False):
     best_ask: Sent = UNSET
     best_bid_size: Sent = UNSET
     best_ask_size: Sent = UNSET
-    time: str | UnsetType | None = UNSET
+    time: SentTime = UNSET
 
 
 def _book_tickers(making: Making) -> Route:
@@ -175,7 +184,7 @@ def _book_tickers(making: Making) -> Route:
             optional(row.best_ask),
             optional(row.best_bid),
             optional(row.best_bid_size),
-            None if row.time is UNSET else _time(row.time, "ticker"),
+            meant_time(row.time, "ticker", "time", parse_us),
         )
         return True
 

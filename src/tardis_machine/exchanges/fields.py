@@ -4,6 +4,7 @@ Declare a field that may be missing as `Sent`, with UNSET as its default, and sa
 that reads it what its absence means.
 """
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Literal
 
@@ -12,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from tardis_machine.emit import Side
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.numbers import of_float
+from tardis_machine.times import Time, is_before_1970
 
 Sent = str | int | float | UnsetType | None
 """A number's field: text or number, null, or not there."""
@@ -83,6 +85,16 @@ def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
     if not value:
         raise MapperError(channel, f"no time in {field}")
     return value
+
+
+def meant_time(
+    value: str | UnsetType | None, channel: str, field: str, parse: Callable[[str], Time]
+) -> Time | None:
+    """A time that is ISO text; None, the local time, where it is missing or before 1970."""
+    if value is UNSET:
+        return None
+    iso = time_text(value, channel, field)
+    return None if is_before_1970(iso) else parse(iso)
 
 
 def ticker_time(value: SentTime) -> int:
