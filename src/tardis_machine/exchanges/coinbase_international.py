@@ -23,7 +23,14 @@ from tardis_machine.exchanges.dialect import (
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, known_side, optional, required, time_text
+from tardis_machine.exchanges.fields import (
+    Sent,
+    known_side,
+    meant_time,
+    optional,
+    required,
+    time_text,
+)
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import cut_ms, parse_ms
@@ -80,14 +87,15 @@ def _book_changes(making: Making) -> Route:
 
     def level2(line: bytes) -> bool:
         book = decode(line)
-        timestamp = cut_ms(time_text(book.time, "LEVEL2", "time"))
         if book.type == "SNAPSHOT":
             if book.bids is UNSET or book.asks is UNSET:
                 raise MapperError("LEVEL2", "a snapshot without levels")
+            timestamp = meant_time(book.time, "LEVEL2", "time", cut_ms)
             emit_levels(book.product_id, True, book.bids, book.asks, timestamp)
         else:
             if book.changes is UNSET:
                 raise MapperError("LEVEL2", "an update without changes")
+            timestamp = cut_ms(time_text(book.time, "LEVEL2", "time"))
             emit_rows(book.product_id, False, book.changes, timestamp, _CHANGES)
         return True
 
@@ -115,7 +123,7 @@ def _book_tickers(making: Making) -> Route:
             optional(row.ask_price),
             optional(row.bid_price),
             optional(row.bid_qty),
-            None if row.time is UNSET else cut_ms(time_text(row.time, "LEVEL1", "time")),
+            meant_time(row.time, "LEVEL1", "time", cut_ms),
         )
         return True
 
