@@ -22,10 +22,11 @@ from tardis_machine.exchanges.dialect import (
     pairs,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, keyed
+from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, SentTime, required, text, time
+from tardis_machine.exchanges.fields import Sent, SentTime, required, text, ticker_time, time
 from tardis_machine.filters import Filter
-from tardis_machine.times import Time, micros
+from tardis_machine.times import micros
 
 _NO_LEVELS: Final = Raw(b"[]")
 _KEPT_UPDATES: Final = 2000
@@ -79,20 +80,13 @@ class _Update(Struct, gc=False):
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
 
-    def time(self) -> Time:
-        """Microseconds, where there are any: old snapshots have seconds only."""
-        if self.microtimestamp is UNSET:
-            return time(self.timestamp, "diff_order_book", "timestamp") * 1000
-        return micros(time(self.microtimestamp, "diff_order_book", "microtimestamp"))
-
-    def follows(self, snapshot: "_Update") -> bool:
-        """Tell whether it is newer than a snapshot, as precisely as that can be told."""
-        if snapshot.microtimestamp is UNSET:
-            mine, its = self.timestamp, snapshot.timestamp
-            return time(mine, "diff_order_book", "timestamp") >= time(its, "snapshot", "timestamp")
-        mine, its = self.microtimestamp, snapshot.microtimestamp
-        field = "microtimestamp"
-        return time(mine, "diff_order_book", field) > time(its, "snapshot", field)
+    def times(self) -> tuple[int | None, int | None]:
+        """Seconds and microseconds, where they are told: old snapshots have seconds only."""
+        seconds, us = self.timestamp, self.microtimestamp
+        return (
+            None if seconds is UNSET else ticker_time(seconds),
+            None if us is UNSET else time(us, "diff_order_book", "microtimestamp"),
+        )
 
 
 class _BookMessage(Struct, gc=False):
@@ -106,12 +100,14 @@ _decode_book: Final = Decoder(_BookMessage).decode
 class _Book:
     """The book of one symbol: what was kept until its snapshot came follows it, one by one."""
 
-    __slots__ = ("_emit", "_kept", "_symbol")
+    __slots__ = ("_emit", "_kept", "_seconds", "_symbol", "_us")
 
     def __init__(self, symbol: str, making: Making) -> None:
         self._symbol = symbol
         self._emit = making.emitter.book_change
         self._kept: deque[_Update] | None = deque(maxlen=_KEPT_UPDATES)
+        # When the snapshot was taken, as far as it told.
+        self._seconds = self._us = 0
 
     def __call__(self, line: bytes) -> bool:
         message = _decode_book(line)
@@ -121,20 +117,39 @@ class _Book:
         if message.event == "snapshot":
             self._start(update)
         elif self._kept is None:
-            self._send(update, is_snapshot=False)
+            self._follow(update)
         else:
             self._kept.append(update)
         return True
 
     def _start(self, snapshot: _Update) -> None:
-        newer = [update for update in self._kept or () if update.follows(snapshot)]
-        self._send(snapshot, is_snapshot=True)
-        self._kept = None
-        for update in newer:
-            self._send(update, is_snapshot=False)
+        seconds, us = snapshot.times()
+        self._send(snapshot, seconds, us, is_snapshot=True)
+        self._seconds = seconds or 0
+        self._us = us or self._us  # those of an earlier snapshot still count
+        kept, self._kept = self._kept, None
+        for update in kept or ():
+            self._follow(update)
 
-    def _send(self, update: _Update, *, is_snapshot: bool) -> None:
-        self._emit(self._symbol, is_snapshot, update.bids, update.asks, update.time())
+    def _follow(self, update: _Update) -> None:
+        """Send an update, unless the snapshot has it already: it comes by another way."""
+        seconds, us = update.times()
+        if us is not None and us <= self._us:
+            return
+        if seconds is not None and seconds < self._seconds:
+            return
+        self._send(update, seconds, us, is_snapshot=False)
+
+    def _send(
+        self, update: _Update, seconds: int | None, us: int | None, *, is_snapshot: bool
+    ) -> None:
+        if us is not None:
+            timestamp = micros(us)
+        elif seconds is not None:
+            timestamp = seconds * 1000
+        else:
+            raise MapperError("diff_order_book", "no time in timestamp or microtimestamp")
+        self._emit(self._symbol, is_snapshot, update.bids, update.asks, timestamp)
 
 
 def _book_changes(making: Making) -> Route:
