@@ -181,14 +181,14 @@ def _derivative_tickers(making: Making) -> Route:
             open_interest=given(row.open_interest) if is_ticker else None,
             funding_rate=value if channel == "funding" else None,
             funding_timestamp=funding,
-            predicted_funding_rate=value if channel == "estimatedfunding" else None,
             index_price=index_prices.get(underlying),
             mark_price=value if channel == "mark" else None,
         )
         return True
 
+    # Estimated rates are asked for, too, but the Node server makes nothing of them.
     part = Part(_decode_tickers, derivative_tickers)
-    return named(dict.fromkeys(("ticker", "index", "mark", "funding", "estimatedfunding"), part))
+    return named(dict.fromkeys(("ticker", "index", "mark", "funding"), part))
 
 
 def _book_tickers(making: Making) -> Route:
