@@ -11,10 +11,10 @@ from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Sessio
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, required, side
+from tardis_machine.exchanges.fields import Sent, required
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
-from tardis_machine.times import Time, parse_us
+from tardis_machine.times import Time, cut_ms
 
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects(price="px", amount="qty")
@@ -23,7 +23,7 @@ _LEVELS: Final = Objects(price="px", amount="qty")
 def _time(timestamp: str | UnsetType | None, channel: str) -> Time:
     if timestamp is UNSET or not timestamp:
         raise MapperError(channel, "no timestamp")
-    return parse_us(timestamp)
+    return cut_ms(timestamp)
 
 
 class _Trade(Struct, gc=False):
@@ -51,7 +51,7 @@ def _trades(making: Making) -> Route:
             row.trade_id,
             required(row.price, "trades", "price"),
             required(row.qty, "trades", "qty"),
-            side(row.side, "buy"),
+            "sell" if row.side == "sell" else "buy",
             _time(row.timestamp, "trades"),
         )
         return True
