@@ -17,6 +17,7 @@ from tardis_machine.exchanges.dialect import (
     generated,
 )
 from tardis_machine.exchanges.dispatch import Route, named
+from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, optional, required, text, time
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
@@ -24,7 +25,7 @@ from tardis_machine.filters import Filter
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
-_NS_PER_MS: Final = 1_000_000
+_SELLER: Final = 2
 
 
 class _Trade(Struct, gc=False):
@@ -33,11 +34,19 @@ class _Trade(Struct, gc=False):
     price: Sent = field(name="p", default=UNSET)
     amount: Sent = field(name="q", default=UNSET)
     timestamp_ns: Number | None = field(name="T", default=None)
-    buyer_is_maker: Any = field(name="m", default=None)
+    taker: Any = field(name="tt", default=None)
 
 
 class _Trades(Struct, gc=False):
     data: list[_Trade]
+
+
+def _milliseconds(ns: Number | None) -> int:
+    """As JavaScript divides: it knows nanoseconds only to some hundreds, which may cost one ms."""
+    try:
+        return int(float(time(ns, "trades", "T")) / 1_000_000)
+    except OverflowError:
+        raise MapperError("trades", "not a time in T") from None
 
 
 def _trades(making: Making) -> Route:
@@ -51,8 +60,8 @@ def _trades(making: Making) -> Route:
                 text(row.id),
                 required(row.price, "trades", "p"),
                 required(row.amount, "trades", "q"),
-                "sell" if row.buyer_is_maker else "buy",
-                time(row.timestamp_ns, "trades", "T") // _NS_PER_MS,
+                "sell" if row.taker == _SELLER else "buy",
+                _milliseconds(row.timestamp_ns),
             )
         return True
 
