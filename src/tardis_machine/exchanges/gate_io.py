@@ -12,7 +12,6 @@ from tardis_machine.emit.shapes import (
     AskPrice,
     BidAmount,
     BidPrice,
-    BookRows,
     Field,
     Is,
     Milliseconds,
@@ -38,7 +37,6 @@ from tardis_machine.exchanges.dialect import (
     reads_as_unknown_symbol,
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import (
     Sent,
@@ -54,7 +52,7 @@ from tardis_machine.filters import Filter
 
 _MILLISECONDS: Final = 1000
 _NO_LEVELS: Final = Raw(b"[]")
-_BOOK_EVENTS: Final = frozenset(("all", "update"))
+_NO_RESULT: Final = Raw(b"null")
 
 
 def _size(value: Sent) -> tuple[str | int | float, bool]:
@@ -136,53 +134,54 @@ class _Book(Struct, gc=False):
     milliseconds: Sent = field(name="t", default=UNSET)
 
 
+class _Row(Struct, gc=False):
+    """The first row of an update, which tells contract and time of all."""
+
+    symbol: str | None = field(name="c", default=None)
+    milliseconds: Sent = field(name="t", default=UNSET)
+
+
 class _Books(Struct, gc=False):
     """A snapshot is one object, an update a list of rows."""
 
-    result: _Book | list[dict[str, Any]] | UnsetType | None = UNSET
+    result: Raw = _NO_RESULT
     event: str | None = None
     seconds: Sent = field(name="time", default=UNSET)
-    milliseconds: Sent = field(name="time_ms", default=UNSET)
 
 
 _LEVELS: Final = Objects("p", "s")
 _ROWS: Final = Signed("p", "s")
-_UPDATE: Final = Shape(
-    emits="book_change",
-    fields={
-        "time": Plain(),
-        "time_ms": Milliseconds(),
-        "event": Is(tuple(_BOOK_EVENTS)),
-        "result": BookRows(_ROWS, symbol="c"),
-    },
-)
 
 
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_Books).decode
+    decode_snapshot = Decoder(_Book).decode
+    decode_rows = Decoder(list[Raw]).decode
+    decode_row = Decoder(_Row).decode
     emit = making.emitter.book_change
     emit_rows = making.emitter.book_rows
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
-        result = message.result
-        if message.event not in _BOOK_EVENTS:
+        if message.event == "update":
+            rows = decode_rows(message.result)
+            if rows:
+                first = decode_row(rows[0])
+                contract = symbol(first.symbol, "order_book")
+                # time_ms, where there is one, never counted here
+                timestamp = _time(first.milliseconds, message.seconds)
+                emit_rows(contract, False, message.result, timestamp, _ROWS)
+        elif message.event == "all":
+            book = decode_snapshot(message.result)
+            if book.milliseconds != 0:  # a contract without a book has no time
+                contract = symbol(book.symbol, "order_book")
+                timestamp = _time(book.milliseconds, message.seconds)
+                emit(contract, True, book.bids, book.asks, timestamp, _LEVELS)
+        else:
             return False
-        if isinstance(result, _Book):
-            if result.milliseconds == 0:  # a contract without a book has no time
-                return True
-            timestamp = _time(result.milliseconds, message.seconds)
-            contract = symbol(result.symbol, "order_book")
-            emit(contract, True, result.bids, result.asks, timestamp, _LEVELS)
-            return True
-        first = result[0].get("c") if result else None
-        if not isinstance(result, list) or not isinstance(first, str):
-            raise MapperError("order_book", "an update without a contract")
-        timestamp = _time(message.milliseconds, message.seconds)
-        emit_rows(first, False, result, timestamp, _ROWS)
         return True
 
-    return named({"futures.order_book": Shaped(book_changes, _UPDATE)})
+    return named({"futures.order_book": book_changes})
 
 
 class _Ticker(Struct, gc=False):
