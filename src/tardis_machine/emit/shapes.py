@@ -140,10 +140,11 @@ class Asks(_Side, frozen=True):
 
 
 class BookRows(Struct, frozen=True):
-    """The levels of both sides; the first row may tell the `symbol`."""
+    """The levels of both sides; the first row may tell the `symbol`, and the time."""
 
     layout: RowLayout
     symbol: Key | None = None
+    milliseconds: Key | None = None
 
 
 class BookRow(Struct, frozen=True):

@@ -12,6 +12,7 @@ from tardis_machine.emit.shapes import (
     AskPrice,
     BidAmount,
     BidPrice,
+    BookRows,
     Field,
     Is,
     Milliseconds,
@@ -151,6 +152,14 @@ class _Books(Struct, gc=False):
 
 _LEVELS: Final = Objects("p", "s")
 _ROWS: Final = Signed("p", "s")
+_UPDATE: Final = Shape(
+    emits="book_change",
+    fields={
+        "time": Plain(),
+        "event": Is(("update",)),
+        "result": BookRows(_ROWS, symbol="c", milliseconds="t"),
+    },
+)
 
 
 def _book_changes(making: Making) -> Route:
@@ -181,7 +190,7 @@ def _book_changes(making: Making) -> Route:
             return False
         return True
 
-    return named({"futures.order_book": book_changes})
+    return named({"futures.order_book": Shaped(book_changes, _UPDATE)})
 
 
 class _Ticker(Struct, gc=False):

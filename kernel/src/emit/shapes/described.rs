@@ -74,7 +74,7 @@ pub enum Field {
     Nanoseconds { text: bool, digits: usize },
     Iso { digits: usize },
     Levels(Side),
-    BookRows { layout: Layout, symbol: Option<Key> },
+    BookRows { layout: Layout, symbol: Option<Key>, milliseconds: Option<Key> },
     BookRow(Layout),
     LevelSide { bid: Value, ask: Value },
     LevelText { bid: Box<[u8]>, ask: Box<[u8]> },
@@ -180,8 +180,9 @@ impl Field {
             "Bids" => levels(true)?,
             "Asks" => levels(false)?,
             "BookRows" => {
-                let symbol = layouts::key(field, "symbol")?;
-                Self::BookRows { layout: Layout::of(&get("layout")?)?, symbol }
+                let key = |name| layouts::key(field, name);
+                let (symbol, milliseconds) = (key("symbol")?, key("milliseconds")?);
+                Self::BookRows { layout: Layout::of(&get("layout")?)?, symbol, milliseconds }
             }
             "BookRow" => Self::BookRow(Layout::of(&get("layout")?)?),
             "LevelSide" => Self::LevelSide { bid: Value::of(&get("bid")?)?, ask: Value::of(&get("ask")?)? },

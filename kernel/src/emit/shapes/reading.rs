@@ -2,7 +2,7 @@
 
 use super::described::{Content, Field, Fields, Place};
 use crate::emit::engine::Engine;
-use crate::emit::layouts;
+use crate::emit::layouts::{self, Key};
 use crate::emit::levels::{Levels, Needs};
 use crate::json::{Odd, Token, Walker};
 use crate::numbers;
@@ -154,12 +154,12 @@ impl<'a> Reading<'a, '_> {
                 let has_none = side.priced && memchr::memmem::find(&levels.text, b"{\"price\":0,").is_some();
                 return if has_none { Err(Odd) } else { Ok(()) };
             }
-            Field::BookRows { layout, symbol } => {
+            Field::BookRows { layout, symbol, milliseconds } => {
                 if let Some(key) = symbol {
-                    let mut ahead = *at;
-                    ahead.expect(b"[")?;
-                    ahead.blanks();
-                    row.symbol = symbol_of(&layouts::pick(&mut ahead, [key])?[0])?;
+                    row.symbol = symbol_of(&of_first(*at, key)?)?;
+                }
+                if let Some(key) = milliseconds {
+                    row.time = Some(self.time(count(&of_first(*at, key)?)?)?);
                 }
                 return layouts::split_at(at, layout, self.needs, self.bids, self.asks);
             }
@@ -231,10 +231,7 @@ impl<'a> Reading<'a, '_> {
             Field::Milliseconds { text, cut, .. } => {
                 let number = in_form(&token, Some(*text))?;
                 let time = if *cut { cut_count(&number)? } else { count(&number)? };
-                let printer = &mut self.engine.printer;
-                let printed =
-                    if time < MICROSECONDS { printer.milliseconds(time) } else { printer.microseconds(time) };
-                row.time = Some(printed.ok_or(Odd)?);
+                row.time = Some(self.time(time)?);
             }
             Field::Seconds { text } => {
                 let (number, _) = in_form(&token, Some(*text))?.number()?;
@@ -294,6 +291,15 @@ impl<'a> Reading<'a, '_> {
         Ok((start, self.text.len() as u32))
     }
 
+    /// Print a time in milliseconds, or in microseconds.
+    #[inline]
+    fn time(&mut self, time: i64) -> Result<Printed, Odd> {
+        let printer = &mut self.engine.printer;
+        let printed =
+            if time < MICROSECONDS { printer.milliseconds(time) } else { printer.microseconds(time) };
+        printed.ok_or(Odd)
+    }
+
     fn read_rows(&mut self, content: &Content, at: &mut Walker<'a>) -> Result<(), Odd> {
         let mut rows = Vec::new();
         at.expect(b"[")?;
@@ -314,6 +320,13 @@ impl<'a> Reading<'a, '_> {
         self.rows.rows = Some(rows);
         Ok(())
     }
+}
+
+/// What stands at a key of the first of several rows.
+fn of_first<'a>(mut at: Walker<'a>, key: &Key) -> Result<Token<'a>, Odd> {
+    at.expect(b"[")?;
+    at.blanks();
+    Ok(layouts::pick(&mut at, [key])?[0])
 }
 
 /// The number of a field that stands in quotes, does not, or either.
