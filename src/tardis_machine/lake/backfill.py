@@ -14,8 +14,8 @@ from tardis_machine.lake.running import Progress, Report, run_lanes
 from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
-from tardis_machine.lake.spans import DAY_US, day, instant, literal, moment
-from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Table, Tables, among
+from tardis_machine.lake.spans import DAY_US, day, instant, listed, literal, moment
+from tardis_machine.lake.tables import BREAKS, EVENTS, QUARANTINE, SILVER, Table, Tables, among
 from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
 from tardis_machine.lake.units import SILVER as SILVER_LAYER
 
@@ -132,8 +132,10 @@ class UnitWriter:
         if any(each[REJECTED] for each in found.values()):
             rejected = self._write_rejects()
         disconnects = 0
-        if unit.disconnects and any(each[DISCONNECT] for each in found.values()):
-            disconnects = self._write_disconnects()
+        if any(each[DISCONNECT] for each in found.values()):
+            self._write_breaks()
+            if unit.disconnects:
+                disconnects = self._write_disconnects()
         counts: dict[tuple[str, str], Count] = {}
         for layer in unit.layers:
             for case, types in unit.cases.items():
@@ -160,6 +162,25 @@ class UnitWriter:
         )
         quarantine.set_aside(self._tables, counted)
         return counted.counts
+
+    def _write_breaks(self) -> None:
+        """Write when connections broke as this unit saw it: Gold cuts what it brought there."""
+        unit = self._unit
+        own = {
+            "exchange": literal(unit.exchange),
+            "day": day(unit.day),
+            "symbol": "''",
+            "local_ts": "local_ts",
+            # As rows may have them.
+            "symbols": "array_union(symbols, transform(symbols, each -> upper(each)))",
+            "data_types": f"array({listed(unit.data_types)})",
+            "unit": literal(unit.id),
+        }
+        columns = [f"{value} AS {name}" for name, value in own.items()]
+        where = " AND ".join(f"{name} = {own[name]}" for name in ("exchange", "day", "unit"))
+        self._tables.replace(
+            lambda: self.rows("breaks").selectExpr(*columns).coalesce(1), BREAKS, where
+        )
 
     def _write_disconnects(self) -> int:
         """Write the disconnects that the replay saw; tell how many the unit's time has now."""

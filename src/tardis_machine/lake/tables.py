@@ -114,9 +114,30 @@ SILVER: Final[dict[str, Table]] = {
     for case, table in silver.TABLES.items()
 }
 """By payload case."""
+BREAKS: Final = Table(
+    "silver/breaks",
+    {
+        "exchange": "STRING",
+        "day": "DATE",
+        "symbol": "STRING",
+        "local_ts": "TIMESTAMP",
+        "symbols": "ARRAY<STRING>",
+        "data_types": "ARRAY<STRING>",
+        "unit": "STRING",
+    },
+    statistics=("local_ts", "unit"),
+    comments={
+        "local_ts": "when the last message came before the connection broke, of these, UTC",
+        "symbol": "empty: see symbols",
+        "symbols": "whose messages, NULL for all",
+        "data_types": "of which data types",
+    },
+)
+"""Disconnects as each unit of a backfill saw them. A recorded one has no time of its own: it is
+known by the last message before it, which is another one for other symbols and data types."""
 ALL: Final[dict[str, Table]] = {
     table.path.rpartition("/")[2]: table
-    for table in (EVENTS, QUARANTINE, MANIFEST, *SILVER.values())
+    for table in (EVENTS, QUARANTINE, MANIFEST, *SILVER.values(), BREAKS)
 }
 """By name, such as `events` and `trades`."""
 

@@ -1,14 +1,18 @@
 """Books rebuilt from Silver: the server's snapshots, and what is read off them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 
+from tardis_machine.lake import backfill, manifest
 from tardis_machine.lake.gold import GOLD
-from tardis_machine.lake.tables import Tables
+from tardis_machine.lake.gold.refresh import Wanted, refresh
+from tardis_machine.lake.tables import BREAKS, Tables
+from tardis_machine.lake.units import plan
 from tardis_machine.messages import BookSnapshot
-from tests.lake.gold.conftest import EXCHANGES, MADE, served
+from tests.lake.gold.conftest import EXCHANGES, MADE, sample_replay, served
 from tests.lake.test_end_to_end import numbered
 
 [NAME] = MADE["books"]
@@ -34,6 +38,27 @@ def test_snapshots_are_those_of_the_server(sampled: Tables, exchange: str) -> No
         assert levels(row.asks) == levels(message.asks)
         assert (row.name, row.depth, row.interval_ms, row.grouping) == (NAME, 10, 1000, None)
         assert row.origin == "replay"
+
+
+def test_a_disconnect_is_where_it_was_whatever_was_backfilled_before(
+    sampled: Tables, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each replay knows it by its own last message: that of options came long before a trade's."""
+    tables = Tables(spark, str(tmp_path))
+    for data_type in ("option_summary", "trade", "book_change"):
+        units = plan([sample_replay("deribit", data_type)], manifest.finished(tables))
+        assert not backfill.run(tables, units, {"sampleData": "true"}, attempts=1).failed
+    assert len({row.local_ts for row in tables.read(BREAKS).collect()}) > 1
+    made = {"books": NAME, "bars": "trade_bar_1m"}
+    refresh(tables, [Wanted(GOLD[name], variant) for name, variant in made.items()])
+    for name, variant in made.items():
+        table = GOLD[name].table
+        both = [
+            each.read(table).where(f"exchange = 'deribit' AND name = '{variant}'")
+            for each in (tables, sampled)
+        ]
+        assert both[0].count() > 0
+        assert both[0].exceptAll(both[1]).count() == both[1].exceptAll(both[0]).count() == 0
 
 
 def test_the_top_is_that_of_the_snapshots(sampled: Tables) -> None:

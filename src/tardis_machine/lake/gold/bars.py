@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tardis_machine.emit import Emitter
-from tardis_machine.lake.gold.emitted import DISCONNECTS, emitted, micros, texts
+from tardis_machine.lake.gold.emitted import BROKEN, emitted, micros, texts
 from tardis_machine.lake.gold.table import KEY, GoldTable, Job, gold
 from tardis_machine.lake.tables import SILVER
 
@@ -45,7 +45,7 @@ def rows(job: Job) -> "DataFrame":
     trades = job.rows(_TRADES).select(
         "exchange", "day", "symbol", "local_ts", "position", "event_ts", "price", "amount", "side"
     )
-    return emitted(job, trades, _trades, _columns, _COLUMNS)
+    return emitted(job, "trade", trades, _trades, _columns, _COLUMNS)
 
 
 def _trades(batch: pa.RecordBatch) -> Callable[[Emitter, int], None]:
@@ -87,6 +87,6 @@ BARS: Final = GoldTable(
     ),
     (_TRADES,),
     rows,
-    beside=(DISCONNECTS,),
+    beside=BROKEN,
     closes_days=True,
 )

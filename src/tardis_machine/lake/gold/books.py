@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tardis_machine.emit import Emitter
-from tardis_machine.lake.gold.emitted import DISCONNECTS, emitted, micros, texts
+from tardis_machine.lake.gold.emitted import BROKEN, emitted, micros, texts
 from tardis_machine.lake.gold.table import KEY, GoldTable, Job, gold
 from tardis_machine.lake.tables import SILVER
 
@@ -34,7 +34,7 @@ def rows(job: Job) -> "DataFrame":
         *("exchange", "day", "symbol", "local_ts", "position", "event_ts"),
         *("is_snapshot", "bids", "asks"),
     )
-    return emitted(job, changes, _changes, _columns, _COLUMNS)
+    return emitted(job, "book_change", changes, _changes, _columns, _COLUMNS)
 
 
 def _changes(batch: pa.RecordBatch) -> Callable[[Emitter, int], None]:
@@ -88,5 +88,5 @@ BOOKS: Final = GoldTable(
     ),
     (_CHANGES,),
     rows,
-    beside=(DISCONNECTS,),
+    beside=BROKEN,
 )

@@ -10,16 +10,20 @@ import pyarrow as pa
 from tardis_machine import emit
 from tardis_machine.arrow import Layout, reader
 from tardis_machine.emit import Emitter
+from tardis_machine.lake.gold.parts import days_of
 from tardis_machine.lake.gold.table import Job
 from tardis_machine.lake.records import schema_of
 from tardis_machine.lake.spans import DAY_US
-from tardis_machine.lake.tables import SILVER
+from tardis_machine.lake.tables import BREAKS, SILVER
 from tardis_machine.times import iso_us
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-DISCONNECTS: Final = SILVER["disconnect"]
+_DISCONNECTS: Final = SILVER["disconnect"]
+BROKEN: Final = (_DISCONNECTS, BREAKS)
+"""The tables that tell when connections broke."""
+_BACKFILLED: Final = "replay"
 _SYMBOL_DAY: Final = ("exchange", "day", "symbol")
 _ORDER: Final = ("local_ts", "position")
 
@@ -42,17 +46,25 @@ class Plan:
     names: tuple[str, ...]
     origins: Mapping[Day, str]
     breaks: Mapping[Day, list[Break]]
+    """As others saw them, for what was not backfilled."""
+    own_breaks: Mapping[Day, list[Break]]
+    """As they were seen between these very messages."""
     closed_before: int
     """Days that end until then are over, and so are their bars."""
 
 
 def emitted(
-    job: Job, rows: "DataFrame", feed: Feed, columns: Columns, schema: Mapping[str, str]
+    job: Job,
+    source: str,
+    rows: "DataFrame",
+    feed: Feed,
+    columns: Columns,
+    schema: Mapping[str, str],
 ) -> "DataFrame":
     """Compute a data type from rows of Silver, each symbol's day by itself and in its order.
 
-    `rows` has `exchange`, `day`, `symbol`, `local_ts`, `position` and what `feed` reads. Nothing
-    of a day is held but what the emitter holds.
+    `source` is the rows' own data type. `rows` has `exchange`, `day`, `symbol`, `local_ts`,
+    `position` and what `feed` reads. Nothing of a day is held but what the emitter holds.
     """
     plan = Plan(
         job.variant,
@@ -61,6 +73,7 @@ def emitted(
         tuple(schema),
         {(part.exchange, part.day): part.origin for part in job.parts},
         _breaks(job),
+        _own_breaks(job, source),
         job.now_us,
     )
     ordered = rows.repartition(*_SYMBOL_DAY).sortWithinPartitions(*_SYMBOL_DAY, *_ORDER)
@@ -83,15 +96,32 @@ def _breaks(job: Job) -> dict[Day, list[Break]]:
     """Read when connections broke: books and bars in progress end there, as the server's do."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    if not job.tables.exists(DISCONNECTS):
+    if not job.tables.exists(_DISCONNECTS):
         return {}
+    symbols = f.when(~f.col("all_symbols"), f.col("symbols"))
+    return _by_day(job.rows_of_all_symbols(_DISCONNECTS), symbols)
+
+
+def _own_breaks(job: Job, source: str) -> dict[Day, list[Break]]:
+    """Read when they broke by the messages of one data type, where a backfill brought them."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    backfilled = [part for part in job.parts if part.origin == _BACKFILLED]
+    if not backfilled or not job.tables.exists(BREAKS):
+        return {}
+    days = days_of((part.exchange, part.day) for part in backfilled)
+    seen = job.tables.read(BREAKS).where(days)
+    return _by_day(seen.where(f.array_contains("data_types", source)), f.col("symbols"))
+
+
+def _by_day(rows: "DataFrame", symbols: "Column") -> dict[Day, list[Break]]:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
     found: dict[Day, list[Break]] = {}
-    rows = job.rows_of_all_symbols(DISCONNECTS).select(
-        "exchange", f.unix_date("day"), f.unix_micros("local_ts"), "all_symbols", "symbols"
-    )
-    for exchange, day, us, everything, symbols in rows.collect():
-        own = None if everything else frozenset(symbols)
-        found.setdefault((exchange, day), []).append((us, own))
+    told = rows.select("exchange", f.unix_date("day"), f.unix_micros("local_ts"), symbols)
+    for exchange, day, us, names in told.collect():
+        broken = us, None if names is None else frozenset(names)
+        found.setdefault((exchange, day), []).append(broken)
     return {key: sorted(each, key=lambda one: one[0]) for key, each in found.items()}
 
 
@@ -134,17 +164,17 @@ class _Computing:
         if symbol != self._symbol:
             self._end_symbol()
             self._symbol = symbol
-            # Latest first, to be taken from the end.
-            self._breaks = [
-                each
-                for each in reversed(self._plan.breaks.get(self.day, ()))
-                if each[1] is None or symbol in each[1]
-            ]
+            self._breaks = self._of(self._plan.own_breaks) or self._of(self._plan.breaks)
         # A break has the time of what came before it.
         while self._breaks and local > self._breaks[-1][0]:
             self._breaks.pop()
             self.emitter.reset()
         self.emitter.begin(iso_us(local))
+
+    def _of(self, breaks: Mapping[Day, list[Break]]) -> list[Break]:
+        """Those of the symbol, latest first, to be taken from the end."""
+        every = reversed(breaks.get(self.day, ()))
+        return [each for each in every if each[1] is None or self._symbol in each[1]]
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """End the day."""

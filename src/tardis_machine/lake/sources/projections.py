@@ -21,7 +21,7 @@ from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
 from tardis_machine.lake.records import RECORD
 from tardis_machine.lake.spans import DAY_US
-from tardis_machine.lake.tables import QUARANTINE
+from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.normalize import Malformed
 from tardis_machine.options import ReplayNormalizedOptions
@@ -295,6 +295,26 @@ class Disconnects:
         if len(events):
             yield pa.RecordBatch.from_pydict(
                 {name: column(name, chunk.part, events) for name in EVENT}
+            )
+
+
+@dataclass(frozen=True)
+class Breaks:
+    """When connections broke, by the last message before of the symbols that a task replays."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return {name: BREAKS.columns[name] for name in ("local_ts", "symbols")}
+
+    def types(self, data_types: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+    def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        times = chunk.of(DISCONNECT).column("local_ts")
+        if len(times):
+            symbols = pa.scalar(chunk.part.replay.symbols, pa.list_(pa.string()))
+            yield pa.RecordBatch.from_pydict(
+                {"local_ts": times, "symbols": pa.repeat(symbols, len(times))}
             )
 
 

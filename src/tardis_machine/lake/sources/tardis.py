@@ -3,11 +3,11 @@
 Options are those of a normalized replay: `exchange` (several by commas), `symbols`, `from`, `to`,
 `dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver tables that these types
 have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
-`records`, `events` or `rejects` of Bronze, `disconnects`, or `rows` of the payload case that `case`
-names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`, `sampleData`
-say where history comes from, `cacheMaxBytes` how much of it each executor's machine may keep; the
-API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in their own
-environment.
+`records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows` of the payload case
+that `case` names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`,
+`sampleData` say where history comes from, `cacheMaxBytes` how much of it each executor's machine
+may keep; the API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in
+their own environment.
 """
 
 import os
@@ -41,6 +41,7 @@ from tardis_machine.lake import silver
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.records import schema_of
 from tardis_machine.lake.sources.projections import (
+    Breaks,
     Chosen,
     Disconnects,
     Events,
@@ -66,10 +67,11 @@ _FETCHES: Final = 60
 """How many fetches a whole job has under way, over all of its tasks."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, EqualTo)
-_WHOLE: Final[dict[str, type[Events | Rejects | Disconnects | Records]]] = {
+_WHOLE: Final[dict[str, type[Events | Rejects | Disconnects | Breaks | Records]]] = {
     "events": Events,
     "rejects": Rejects,
     "disconnects": Disconnects,
+    "breaks": Breaks,
     "records": Records,
 }
 
