@@ -207,6 +207,49 @@ def test_what_is_delivered_binds_nobody(tmp_path: Path) -> None:
     writer(tmp_path, topic="silver").close()
 
 
+@pytest.mark.parametrize("name", ["lock", "log.json"])
+def test_what_others_keep_beside_the_logs_is_none(tmp_path: Path, name: str) -> None:
+    """A database has a file `lock` of its own, and whatever ends as ours do was not begun by us."""
+    for each in ("precious", "log-book-1", ".old-precious", ".new-precious"):
+        (tmp_path / each).mkdir()
+        (tmp_path / each / name).touch()
+        (tmp_path / each / "data.db").write_bytes(b"x")
+    writer(tmp_path).close()
+    directory = Directory(tmp_path)
+    directory.lock()
+    [log] = directory.logs()
+    log.remove()
+    directory.unlock()
+    left = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.glob("*/*"))
+    assert left == [
+        f"{each}/{file}"
+        for each in (".new-precious", ".old-precious", "log-book-1", "precious")
+        for file in ("data.db", name)
+    ]
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_what_is_not_a_logs_own_outlives_it(tmp_path: Path, *, died: bool) -> None:
+    journal = writer(tmp_path)
+    fill(journal)
+    assert journal.make_room(forced=True)
+    journal.close()
+    (journal.path / "notes").mkdir()
+    (journal.path / "notes" / "mine.txt").write_bytes(b"x")
+    directory = Directory(tmp_path)
+    [log] = directory.logs()
+    if died:
+        log.collect(1 << 40)
+        log.path.rename(tmp_path / f".old-{log.name}")
+        directory.lock()
+        directory.unlock()
+    else:
+        log.remove()
+    kept = tmp_path / "aside" / log.name
+    assert [each.relative_to(kept) for each in kept.rglob("*.*")] == [Path("notes/mine.txt")]
+    assert not list(tmp_path.glob("*log-*"))
+
+
 # Who is older.
 
 

@@ -1,13 +1,14 @@
 """The log on disk between the server and the buses: append-only segments and durable cursors.
 
-Layout. A journal directory holds one subdirectory, a *log*, per server process; its number says
-its age, whatever the clock says. A log has one writer, the server, which holds `lock` for as long
-as it lives and never reopens a log: after a crash the next server starts a new one. Segments
-`N.seg` are numbered from 0; a segment's header says how many messages the log held before it, so
-what lies between two places is known without reading it. An entry is a fixed header (checksum,
-version, sizes, message count, position, ingest time), the response's provenance (msgpack, made
-once per response) and the NDJSON bytes exactly as the client gets them: one `writev`, no copy,
-before the client's first byte.
+Layout. A journal directory holds one subdirectory, a *log*, per server process; its number says its
+age, whatever the clock says. What is not so named is no log, and what is not a log's own is never
+deleted: a directory may be shared with others. A log has one writer, the server, which holds `lock`
+for as long as it lives and never reopens a log: after a crash the next server starts a new one.
+Segments `N.seg` are numbered from 0; a segment's header says how many messages the log held before
+it, so what lies between two places is known without reading it. An entry is a fixed header
+(checksum, version, sizes, message count, position, ingest time), the response's provenance
+(msgpack, made once per response) and the NDJSON bytes exactly as the client gets them: one
+`writev`, no copy, before the client's first byte.
 
 Belonging. `log.json` names the buses a log was written for and where each goes. A server with
 another configuration is refused while a log is written to, or holds what such a bus has yet to

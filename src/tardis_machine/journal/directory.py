@@ -4,15 +4,13 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, segment
-from tardis_machine.journal.log import Log, is_log
+from tardis_machine.journal.log import NUMBERED, Log, clear, is_log, is_name
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +19,6 @@ _SPACE: Final = "space.lock"
 _PUBLISHER: Final = "publisher.lock"
 _WAITING: Final = "publisher.waiting"
 _STATUS: Final = "publisher.json"
-_NUMBERED: Final = re.compile(r"log-(\d+)-")
 
 
 class LockedError(TardisMachineError):
@@ -75,14 +72,9 @@ class Directory:
 
     def logs(self) -> list[Log]:
         """List the logs, oldest first. The same Log is given for the same name each time."""
-        aside = segment.aside(self.path).name
         try:
             with os.scandir(self.path) as found:
-                names = sorted(
-                    item.name
-                    for item in found
-                    if item.name[0] != "." and item.name != aside and item.is_dir()
-                )
+                names = sorted(item.name for item in found if is_name(item.name) and item.is_dir())
         except FileNotFoundError:
             names = []
         logs = {}
@@ -109,7 +101,7 @@ class Directory:
         The entrance must be held.
         """
         paths = [*self.path.iterdir(), *segment.aside(self.path).glob("*")]
-        numbers = [int(match[1]) for path in paths if (match := _NUMBERED.match(path.name))]
+        numbers = [int(match[1]) for path in paths if (match := NUMBERED.match(path.name))]
         return f"log-{max(numbers, default=0) + 1:012}-{token}"
 
     @contextlib.contextmanager
@@ -117,8 +109,7 @@ class Directory:
         """Keep all others from making logs meanwhile."""
         durable.make_directory(self.path)
         with self._held(_ENTRANCE):
-            for unborn in self.path.glob(".new-*"):  # of a server that died while making its log
-                shutil.rmtree(unborn, ignore_errors=True)
+            self._clear(".new-")  # of a server that died while making its log
             yield
 
     @contextlib.contextmanager
@@ -182,8 +173,7 @@ class Directory:
         os.write(fd, f"{os.getpid()}\n".encode())
         self._publisher = fd
         self._stop_waiting()
-        for leftover in self.path.glob(".old-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._clear(".old-")
 
     def unlock(self) -> None:
         if self._publisher is not None:
@@ -226,6 +216,13 @@ class Directory:
             return (self.path / _STATUS).read_bytes()
         except FileNotFoundError:
             return None
+
+    def _clear(self, prefix: str) -> None:
+        """Delete what is left of logs that were being made, or deleted, when their process died."""
+        for path in list(self.path.glob(f"{prefix}*")):
+            name = path.name.removeprefix(prefix)
+            if is_name(name):
+                clear(path, name)
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +19,13 @@ _log = logging.getLogger(__name__)
 _LOCK: Final = "lock"
 _META: Final = "log.json"
 _VERSION: Final = 1
+NUMBERED: Final = re.compile(r"log-(\d{12,})-[0-9a-f]{8}")
+_BY_CLOCK: Final = re.compile(r"\d{8}T\d{6}\.\d{6}-[0-9a-f]{8}")
+"""As logs were named before they had numbers."""
+_OWN: Final = re.compile(
+    r"lock|log\.json|spare|\w+\.cursor|\d+\.(seg|skip|damaged)|\.(log\.json|\d+\.skip)\.new"
+)
+"""The files that a log is made of: no other is ever deleted."""
 
 
 class Meta(msgspec.Struct):
@@ -196,32 +203,54 @@ class Log:
         return gone
 
     def remove(self) -> None:
-        """Delete the whole log; a crash on the way leaves nothing that looks like a log."""
+        """Delete the log; a crash on the way leaves nothing that looks like a log."""
         listing = self.listing()
         self.collect(max([*listing.segments, *listing.tombstones], default=0) + 1)
         if self._meta_torn:
             segment.keep_aside(self.path, self.path / _META)
         gone = self.path.with_name(f".old-{self.name}")
         self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        clear(gone, self.name)
 
     def set_aside(self) -> Path:
         """Move the whole log to where nothing is read, bounded or deleted."""
-        kept = segment.aside(self.path.parent) / self.name
-        durable.make_directory(kept.parent)
-        self.path.rename(kept)
-        durable.sync_directory(kept.parent)
-        durable.sync_directory(self.path.parent)
-        return kept
+        return _set_aside(self.path, self.name)
+
+
+def clear(path: Path, name: str) -> None:
+    """Delete what is left of a log, and keep aside what is none of its own."""
+    with contextlib.suppress(OSError):  # there is always a next time
+        for each in list(path.iterdir()):
+            if _OWN.fullmatch(each.name):
+                each.unlink()
+        if not any(path.iterdir()):
+            path.rmdir()
+            return
+        kept = _set_aside(path, name)
+        _log.warning("kept aside, it is no part of a journal", extra={"path": str(kept)})
+
+
+def _set_aside(path: Path, name: str) -> Path:
+    kept = segment.aside(path.parent) / name
+    durable.make_directory(kept.parent)
+    path.rename(kept)
+    durable.sync_directory(kept.parent)
+    durable.sync_directory(path.parent)
+    return kept
 
 
 def _cursor_path(log: Path, bus: str) -> Path:
     return log / f"{bus}.cursor"
 
 
+def is_name(name: str) -> bool:
+    """Tell whether a directory so called may be a log: others may keep theirs beside it."""
+    return bool(NUMBERED.match(name) or _BY_CLOCK.match(name))
+
+
 def is_log(path: Path) -> bool:
     """Tell whether a directory is a log, though its description may be lost."""
-    return (path / _LOCK).exists() or (path / _META).exists()
+    return is_name(path.name) and ((path / _LOCK).exists() or (path / _META).exists())
 
 
 def create(directory: Path, name: str, meta: Meta) -> tuple[Path, int]:
