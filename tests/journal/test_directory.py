@@ -195,6 +195,19 @@ def test_what_is_left_for_another_destination_is_refused_by_name(tmp_path: Path)
     taken.close()
 
 
+def test_what_is_left_behind_a_torn_header_is_refused_as_well(tmp_path: Path) -> None:
+    first = writer(tmp_path, topic="bronze")
+    first.append(PROVENANCE, b"x\n", 1, 0)
+    first.close()
+    path = segment_path(first.path, 0)
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BoundError) as refused:
+        writer(tmp_path, topic="silver")
+    assert refused.value.pending == {"kafka": 1}
+
+
 def test_what_is_delivered_binds_nobody(tmp_path: Path) -> None:
     first = writer(tmp_path, topic="bronze")
     first.append(PROVENANCE, b"x\n", 1, 0)

@@ -177,6 +177,107 @@ def test_a_segment_whose_header_is_torn_is_read(tmp_path: Path) -> None:
     assert positions(read_all(log)) == list(range(12))
 
 
+def tear_header(path: Path) -> bytes:
+    """Flip one bit of the number of messages before a segment; gives what is left."""
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 1_000])
+def test_what_lies_behind_the_torn_header_of_the_last_segment_is_pending(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    journal = writer(tmp_path, segment_bytes=segment_bytes)
+    for number in range(12):
+        append(journal, number)
+    last = max(journal.path.glob("*.seg"))
+    tear_header(last)
+    log = only_log(tmp_path)
+    assert log.pending("kafka") == 12
+    append(journal, 12)
+    journal.close()
+    assert log.pending("kafka") == only_log(tmp_path).pending("kafka") == 13
+    for each in read_all(log)[:-1]:
+        assert isinstance(each, Entry)
+        cursor = log.cursor("kafka")
+        state = cursor.state
+        state.segment, state.offset, state.seen = each.segment, each.end, each.position + 1
+        cursor.save()
+        cursor.close()
+        log.collect(each.segment)
+        assert only_log(tmp_path).pending("kafka") == 12 - each.position
+
+
+def test_what_is_sound_behind_a_torn_header_and_a_damaged_entry_is_read(tmp_path: Path) -> None:
+    journal = writer(tmp_path, segment_bytes=1_000)
+    for number in range(12):
+        append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    whole = read_all(log)
+    last = [each for each in whole if each.segment == whole[-1].segment]
+    assert len(last) > 1
+    damage(segment_path(log.path, last[0].segment), 0, last[0].offset + 80)
+    found = read_all(only_log(tmp_path))
+    assert positions(found) == [*range(12 - len(last)), "corrupt", *range(13 - len(last), 12)]
+    assert only_log(tmp_path).end().messages == 12
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_segment_whose_header_is_torn_is_kept_aside_when_it_is_done(
+    tmp_path: Path, *, sound: bool
+) -> None:
+    journal = writer(tmp_path)
+    append(journal, 0)
+    journal.close()
+    log = only_log(tmp_path)
+    if not sound:
+        damage(segment_path(log.path, 0), HEADER_BYTES, size=4)
+    content = tear_header(segment_path(log.path, 0))
+    assert positions(read_all(log)) == ([0] if sound else [])
+    log.remove()
+    [kept] = aside(tmp_path).iterdir()
+    assert kept.read_bytes() == content
+
+
+@pytest.mark.parametrize("lost", [0, HEADER_BYTES - 1])
+def test_what_power_loss_leaves_of_a_segment_without_a_header_is_kept_nowhere(
+    tmp_path: Path, lost: int
+) -> None:
+    journal = writer(tmp_path)
+    append(journal, 0)
+    journal.close()
+    path = segment_path(journal.path, 0)
+    content = path.read_bytes()
+    path.write_bytes(content[:lost] + bytes(len(content) - lost))
+    only_log(tmp_path).remove()
+    assert not aside(tmp_path).exists()
+
+
+def test_a_segment_whose_header_is_torn_is_counted_when_it_is_skipped(tmp_path: Path) -> None:
+    journal = writer(tmp_path, segment_bytes=1_000)
+    for number in range(20):
+        append(journal, number)
+    log = only_log(tmp_path)
+    whole = read_all(log)
+    content = tear_header(segment_path(log.path, 1))
+    for _ in range(2):
+        assert journal.make_room(forced=True)
+    journal.close()
+    gap, *rest = read_all(only_log(tmp_path))
+    skipped = sum(each.segment < 2 for each in whole)
+    assert isinstance(gap, Gap)
+    assert gap.messages == log.skipped(0, 0) == skipped
+    assert gap.first is not None
+    assert gap.last is not None
+    assert (gap.first.position, gap.last.position) == (0, skipped - 1)
+    assert positions(rest) == list(range(skipped, 20))
+    [kept] = aside(tmp_path).iterdir()
+    assert kept.read_bytes() == content
+
+
 def test_a_damaged_segment_is_kept_aside_when_it_is_done(tmp_path: Path) -> None:
     journal = writer(tmp_path, segment_bytes=1_000)
     for number in range(12):

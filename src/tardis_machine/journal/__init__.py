@@ -23,7 +23,8 @@ every bus of the log is past it, and a log when its writer is gone and all curso
 Damage. An entry that is incomplete or fails its checksum is waited for while its writer lives and
 is at it. At the end of a log whose writer is gone it was never sent to anyone, and is left out (and
 said). Anywhere else it is passed, counted, and its segment moved to `aside/` instead of deleted;
-so is a whole log of another version of the format. Nothing in `aside/` is ever touched.
+so is a segment whose header is torn, though its entries are read and counted, and a whole log of
+another version of the format. Nothing in `aside/` is ever touched.
 
 Bounds. All segments of the directory together stay within `max_bytes`, over all processes; a write
 refused for lack of disk is the same as a full journal. Room is made by replacing the oldest segment

@@ -152,6 +152,7 @@ class Log:
         """Find the log's end, reading its last segment from where the last call stopped."""
         listing = self.listing()
         known = self._end
+        torn = []
         for number in reversed(listing.segments):
             if number < known.segment:
                 break
@@ -164,12 +165,40 @@ class Log:
             if found.size:
                 known = End(number, found.size, found.end)
                 break
+            torn.append(number)
         for number in listing.tombstones:
             tombstone = segment.read_tombstone(self.path, number)
             if tombstone is not None and tombstone.end > known.messages:
                 known = End(number + 1, segment.HEADER_BYTES, tombstone.end)
+        for number in reversed(torn):
+            if number >= known.segment:
+                with contextlib.suppress(FileNotFoundError):
+                    known = self._end_behind_torn_header(number, known)
         self._end = known
         return known
+
+    def _end_behind_torn_header(self, number: int, known: End) -> End:
+        before = max(known.messages, self._count_before(number))
+        found = segment.scan(self.path, number, count=before)
+        return End(number, found.size, found.end) if found.end > before else known
+
+    def _count_before(self, number: int) -> int:
+        """Count the messages before a segment that does not say it, by the log's other witnesses.
+
+        Those are what was skipped before it, and how far buses have come.
+        """
+        stones = [n for n in self.listing().tombstones if n < number]
+        known = [segment.read_tombstone(self.path, n) for n in stones]
+        counts = [0, *(stone.end for stone in known if stone is not None)]
+        whole = segment.scan(self.path, number, count=0)
+        for path in self.path.glob(_cursor_path(Path(), "*").name):
+            state = read_state(path)
+            if state.segment < number:
+                counts.append(state.seen)
+            elif state.segment == number and state.offset <= whole.size:
+                behind = segment.scan(self.path, number, state.offset, count=0)
+                counts.append(state.seen - (whole.end - behind.end))
+        return max(counts)
 
     def sizes(self) -> dict[int, int]:
         """Give each segment's size."""
@@ -188,6 +217,14 @@ class Log:
                 if tombstone is not None:
                     total += max(0, tombstone.end - max(tombstone.first, seen))
         return total
+
+    def bury(self, number: int) -> None:
+        """Replace a segment by its tombstone, which counts it though its header is torn."""
+        before = None
+        with contextlib.suppress(FileNotFoundError):
+            if segment.first_message(self.path, number) is None:
+                before = self._count_before(number)
+        segment.bury(self.path, number, before)
 
     def collect(self, before: int) -> int:
         """Delete segments and tombstones numbered below `before`; returns how many."""

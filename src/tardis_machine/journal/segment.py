@@ -144,10 +144,11 @@ def first_message(log: Path, number: int) -> int | None:
 
 
 def has_entries(log: Path, number: int) -> bool:
-    """Tell whether a segment begins with a sound entry, whatever became of its header."""
+    """Tell whether a segment has a sound entry, whatever became of its header."""
     try:
         with open_mapped(log, number) as content:
-            return entry.sound_at(content, HEADER_BYTES) is not None
+            found = entry.sound_at(content, HEADER_BYTES) or entry.damage_at(content, HEADER_BYTES)
+            return found is not None
     except (FileNotFoundError, ValueError):
         return False
 
@@ -186,14 +187,16 @@ def scan(
 ) -> Scan:
     """Walk over the entries of a segment, up to where no more of them follow.
 
-    A segment whose header is not written, or torn, has size 0.
+    `count` are the messages before `start`. A segment whose header is not written, or torn, has
+    size 0 if nobody knows them.
     """
     try:
         with open_mapped(log, number) as content:
             first = parse_header(segment_path(log, number), content[:HEADER_BYTES])
+            first = count if first is None else first
             if first is not None:
                 before = first if count is None else count
-                return _scan(content, first, start or HEADER_BYTES, before, look)
+                return _scan(content, first, max(start or 0, HEADER_BYTES), before, look)
     except ValueError:  # empty
         pass
     return Scan(0, count or 0, 0, [], [], b"")
@@ -230,14 +233,15 @@ def _scan(
     return Scan(first, count, offset, list(provenances), runs, line)
 
 
-def bury(log: Path, number: int) -> None:
+def bury(log: Path, number: int, count: int | None = None) -> None:
     """Replace a segment by its tombstone; whoever reads meets the one or the other.
 
-    OtherVersionError for one that this version cannot read, and so must not give up.
+    `count` are the messages before it, where its header does not tell. OtherVersionError for one
+    that this version cannot read, and so must not give up.
     """
     try:
         # By headers alone: reading 64 MiB takes longer than whoever needs the room should wait.
-        found = scan(log, number, look=entry.likely_at)
+        found = scan(log, number, count=count, look=entry.likely_at)
     except FileNotFoundError:
         return
     if found.size == 0:  # not even its header was written
@@ -276,10 +280,23 @@ def discard(log: Path, number: int) -> None:
     """Delete a segment; what is damaged is kept aside."""
     path = segment_path(log, number)
     marker = _damaged_path(log, number)
-    if marker.exists():
+    if marker.exists() or _is_headless(path):
         keep_aside(log, path)
         marker.unlink(missing_ok=True)
     path.unlink(missing_ok=True)
+
+
+def _is_headless(path: Path) -> bool:
+    """Tell whether a segment has anything behind a header that is not this version's, or torn."""
+    try:
+        with path.open("rb") as file:
+            known = parse_header(path, file.read(HEADER_BYTES)) is not None
+            # Power loss leaves zeros, which nobody needs to look at.
+            return not known and bool(file.read().strip(b"\0"))
+    except FileNotFoundError:
+        return False
+    except OtherVersionError:
+        return True
 
 
 def discard_tombstone(log: Path, number: int) -> None:

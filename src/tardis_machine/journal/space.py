@@ -148,7 +148,7 @@ class Space:
         if not behind:
             segment.discard(log.path, number)
         else:
-            segment.bury(log.path, number)
+            log.bury(number)
             _log.warning(
                 "segment skipped",
                 extra={"segment": number, "log": log.name, "buses": ",".join(sorted(behind))},
