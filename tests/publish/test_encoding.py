@@ -1,9 +1,15 @@
 """What is encoded: once for all buses, and nothing that no bus wants."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from tardis_machine.journal import Entry, Provenance
+from tardis_machine.bronze import decode
+from tardis_machine.journal import Directory, Entry, Gap, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.segment import bury, segment_path, tombstone_path
+from tardis_machine.messages import ErrorMessage
 from tardis_machine.publish.encoding import Encoding
 from tests.buses.events import lines
 
@@ -51,3 +57,77 @@ def test_buses_that_are_level_share_what_was_encoded() -> None:
     first = encoding.events("log", entry(lines(100), 100))
     assert encoding.events("log", entry(lines(100), 100))[1] is first[1]
     assert encoding.events("another", entry(lines(100), 100))[1] is not first[1]
+
+
+def skipped(path: Path) -> tuple[Writer, bytes]:
+    """Write a log whose first segment, of 20 messages, may be skipped; gives that, too."""
+    journal = Writer(path, "p", ["kafka"], max_bytes=1 << 20, fsync=None, segment_bytes=6_000)
+    provenance = encode_provenance(Provenance("p", "r", origin=2))
+    for first in range(0, 30, 10):
+        assert journal.append(provenance, lines(10, start=first), 10, first)
+    journal.close()
+    return journal, segment_path(journal.path, 0).read_bytes()
+
+
+def announced(path: Path) -> str:
+    """Have the first thing that a log has to say, a gap, announced as a bus does."""
+    [log] = Directory(path).logs()
+    gap = Reader(log, 0, 0, 0).read()
+    assert isinstance(gap, Gap)
+    assert gap.messages == 20
+    encoding = Encoding([EVERYTHING])
+    event = encoding.event(*encoding.announce("kafka", gap))
+    message = decode(event.value).message
+    assert isinstance(message, ErrorMessage)
+    return message.details
+
+
+KNOWN = (
+    "20 messages were not published to kafka: position 0 of request r to position 19 of request r"
+)
+UNKNOWN = "20 messages were not published to kafka: the journal is skipped there, positions unknown"
+
+
+def test_what_was_skipped_is_announced_by_its_ends(tmp_path: Path) -> None:
+    journal, _ = skipped(tmp_path)
+    bury(journal.path, 0)
+    assert announced(tmp_path) == KNOWN
+
+
+@pytest.mark.parametrize("value", [0x00, 0x7F, 0xC1, 0xFF])
+def test_no_damaged_byte_of_a_tombstone_stops_a_bus(tmp_path: Path, value: int) -> None:
+    journal, _ = skipped(tmp_path)
+    bury(journal.path, 0)
+    path = tombstone_path(journal.path, 0)
+    content = path.read_bytes()
+    for place, byte in enumerate(content):
+        path.write_bytes(content[:place] + bytes((value,)) + content[place + 1 :])
+        assert announced(tmp_path) == (KNOWN if byte == value else UNKNOWN)
+
+
+def test_no_damaged_byte_of_a_tombstone_without_a_checksum_stops_a_bus(tmp_path: Path) -> None:
+    """As they were written before; whatever is said of them then, it is said."""
+    journal, _ = skipped(tmp_path)
+    bury(journal.path, 0)
+    path = tombstone_path(journal.path, 0)
+    content = msgspec.msgpack.encode(msgspec.msgpack.decode(path.read_bytes())[:5])
+    path.write_bytes(content)
+    assert announced(tmp_path) == KNOWN
+    for place in range(len(content)):
+        for value in (0x00, 0x7F, 0xC1, 0xFF):
+            path.write_bytes(content[:place] + bytes((value,)) + content[place + 1 :])
+            assert announced(tmp_path)
+
+
+def test_no_byte_that_was_damaged_before_its_segment_was_skipped_stops_a_bus(
+    tmp_path: Path,
+) -> None:
+    journal, content = skipped(tmp_path)
+    for place in range(150):  # headers, provenance, and the line's beginning
+        damaged = content[:place] + bytes((content[place] ^ 0xC1,)) + content[place + 1 :]
+        segment_path(journal.path, 0).write_bytes(damaged)
+        [log] = Directory(tmp_path).logs()
+        log.bury(0)
+        assert announced(tmp_path)
+        assert log.skipped(0, 0) == 20
+        assert log.end().messages == 30

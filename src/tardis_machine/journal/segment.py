@@ -22,6 +22,7 @@ _MAGIC: Final = b"TMJRNL"
 _FORMAT: Final = b"01"
 _HEADER: Final = struct.Struct("<6s2sQQI")
 HEADER_BYTES: Final = _HEADER.size
+_CHECKSUM: Final = struct.Struct("<I")
 _DIGITS: Final = 12
 _ASIDE: Final = "aside"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -56,7 +57,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
 class Tombstone(msgspec.Struct, array_like=True, frozen=True):
     """What is kept of a skipped segment: enough to count and name any part of it.
 
-    `runs` holds (messages of the log before the run, index into provenances, position).
+    `runs` holds (messages of the log before the run, index into provenances, position). The
+    checksum is of all that precedes it on disk; those written before there was one have none.
     """
 
     first: int
@@ -64,6 +66,7 @@ class Tombstone(msgspec.Struct, array_like=True, frozen=True):
     provenances: list[bytes]
     runs: list[tuple[int, int, int]]
     line: bytes
+    checksum: bytes = b""
 
     def message(self, count: int) -> Message | None:
         """Name the message that has `count` messages of the log before it."""
@@ -72,7 +75,7 @@ class Tombstone(msgspec.Struct, array_like=True, frozen=True):
             if run[0] > count:
                 break
             found = run
-        if found is None or count >= self.end:
+        if found is None or count >= self.end or not 0 <= found[1] < len(self.provenances):
             return None
         return Message(self.provenances[found[1]], found[2] + count - found[0])
 
@@ -156,9 +159,16 @@ def has_entries(log: Path, number: int) -> bool:
 def read_tombstone(log: Path, number: int) -> Tombstone | None:
     """Read a tombstone; None if it is not there, or torn: then the next segment tells the count."""
     try:
-        return _tombstone_decoder.decode(tombstone_path(log, number).read_bytes())
+        data = tombstone_path(log, number).read_bytes()
+        found = _tombstone_decoder.decode(data)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
+    return found if found.checksum in (b"", _checksum(data)) else None
+
+
+def _checksum(data: bytes) -> bytes:
+    """Give what an encoded tombstone is to end with."""
+    return _CHECKSUM.pack(isal_zlib.crc32(data[: -_CHECKSUM.size]))
 
 
 def open_mapped(log: Path, number: int) -> mmap.mmap:
@@ -233,6 +243,13 @@ def _scan(
     return Scan(first, count, offset, list(provenances), runs, line)
 
 
+def _encode_tombstone(found: Scan, end: int) -> bytes:
+    """Make the tombstone of a segment before whose end the log held so many messages."""
+    names = found.provenances, found.runs, found.line
+    data = msgspec.msgpack.encode(Tombstone(found.first, end, *names, bytes(_CHECKSUM.size)))
+    return data[: -_CHECKSUM.size] + _checksum(data)
+
+
 def bury(log: Path, number: int, count: int | None = None) -> None:
     """Replace a segment by its tombstone; whoever reads meets the one or the other.
 
@@ -247,8 +264,9 @@ def bury(log: Path, number: int, count: int | None = None) -> None:
     if found.size == 0:  # not even its header was written
         discard(log, number)
         return
-    tombstone = Tombstone(found.first, found.end, found.provenances, found.runs, found.line)
-    data = msgspec.msgpack.encode(tombstone)
+    # Checksums were not asked, and a count may be damaged; the next segment knows better.
+    after = first_message(log, number + 1)
+    data = _encode_tombstone(found, found.end if after is None else after)
     path = tombstone_path(log, number)
     try:
         durable.replace(path, data)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,13 @@ from tardis_machine.bronze import (
 )
 from tardis_machine.journal import Entry, Gap, Provenance
 from tardis_machine.journal.entry import decode_provenance, encode_provenance
+from tardis_machine.journal.segment import Message
 from tardis_machine.messages import ErrorMessage, Time, encode_line
 
 _log = logging.getLogger(__name__)
 
 _KEPT_BYTES: Final = 16 << 20
+_POSITIONS: Final = 1 << 63
 
 
 def context_of(provenance: bytes, ingest_us: int) -> Context:
@@ -91,15 +93,14 @@ class Encoding:
         """Word the ControlError that tells a bus's consumers what they will never get."""
         exchange, local = _line_of(gap)
         count = gap.messages or "some"
+        extent = _extent(gap)
         message = ErrorMessage(
             exchange=exchange,
             local_timestamp=local,
-            details=f"{count} messages were not published to {bus}: {_extent(gap)}",
+            details=f"{count} messages were not published to {bus}: {extent.text}",
             sub_sequent_errors_count=0,
         )
-        provenance = gap.first.provenance if gap.first else encode_provenance(Provenance(""))
-        context = context_of(provenance, time.time_ns() // 1000)
-        return context, encode_line(message), gap.first.position if gap.first else 0
+        return extent.context, encode_line(message), extent.position
 
     def _keep(
         self, key: tuple[str, int, int], context: Context, events: EncodedBatch, size: int
@@ -135,12 +136,34 @@ def _line_of(gap: Gap) -> tuple[str, Time]:
         return "unknown", Time(time.time_ns() // 1000)
 
 
-def _extent(gap: Gap) -> str:
-    """Name the first and the last message of a gap."""
-    if gap.first is None or gap.last is None:
-        return f"the journal is {gap.reason} there, positions unknown"
-    first, last = decode_provenance(gap.first.provenance), decode_provenance(gap.last.provenance)
-    return (
-        f"position {gap.first.position} of request {first.request_id} "
-        f"to position {gap.last.position} of request {last.request_id}"
+class _Extent(NamedTuple):
+    """What a gap reaches from and to, in words, and whose and where its first message was."""
+
+    text: str
+    context: Context
+    position: int
+
+
+def _extent(gap: Gap) -> _Extent:
+    """Name the first and the last message of a gap, as far as is known."""
+    now = time.time_ns() // 1000
+    try:
+        (first, position), (last, end) = _named(gap.first, now), _named(gap.last, now)
+    except (msgspec.MsgspecError, ValueError):
+        text = f"the journal is {gap.reason} there, positions unknown"
+        return _Extent(text, context_of(encode_provenance(Provenance("")), now), 0)
+    text = (
+        f"position {position} of request {first.request_id} "
+        f"to position {end} of request {last.request_id}"
     )
+    return _Extent(text, first, position)
+
+
+def _named(message: Message | None, ingest_us: int) -> tuple[Context, int]:
+    """Give whose message it was, and its position; ValueError if nobody knows.
+
+    A segment is skipped by its headers alone: what they said may be damaged.
+    """
+    if message is None or not 0 <= message.position < _POSITIONS:
+        raise ValueError("a message that nobody knows")
+    return context_of(message.provenance, ingest_us), message.position
