@@ -19,7 +19,7 @@ from tardis_machine.journal import (
 )
 from tardis_machine.journal import entry as entries
 from tardis_machine.journal import reader as reading
-from tardis_machine.journal.segment import HEADER_BYTES, aside, segment_path
+from tardis_machine.journal.segment import HEADER_BYTES, aside, keep_aside, segment_path
 
 PROVENANCE = Provenance("producer", "request", "session", 2, "http", "/replay-normalized")
 
@@ -292,6 +292,18 @@ def test_a_damaged_segment_is_kept_aside_when_it_is_done(tmp_path: Path) -> None
     [kept] = aside(tmp_path).iterdir()
     assert kept.read_bytes() == content
     assert Directory(tmp_path).aside_bytes() == len(content)
+
+
+def test_nothing_that_is_kept_aside_is_written_over(tmp_path: Path) -> None:
+    kept = set()
+    for number in range(3):
+        log = tmp_path / "log-000000000001-00000000"  # put back again and again
+        log.mkdir()
+        segment_path(log, 0).write_bytes(b"%d" % number)
+        keep_aside(log, segment_path(log, 0))
+        log.rmdir()
+        kept.add(b"%d" % number)
+        assert {path.read_bytes() for path in aside(tmp_path).iterdir()} == kept
 
 
 def test_segments_deleted_by_hand_are_a_gap_that_is_counted(tmp_path: Path) -> None:

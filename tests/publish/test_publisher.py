@@ -1,6 +1,7 @@
 """The publisher over several logs: what it owes to whom, in which order, and what it survives."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -253,6 +254,52 @@ def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(
     assert snapshot.aside_bytes > len(content)
     assert_balanced(snapshot.buses["file"].account, journalled=50, delivered=50)
     assert any("log kept aside" in record.message for record in caplog.records)
+
+
+def of_another_version(journal: Path, file: FileConfig) -> Path:
+    """Write a log that a newer version has left."""
+    newer = log(journal, {"file": file}, 100)
+    newer.close()
+    path = segment_path(newer.path, 0)
+    path.write_bytes(path.read_bytes().replace(b"TMJRNL01", b"TMJRNL02", 1))
+    return newer.path
+
+
+def test_a_copy_of_what_is_kept_aside_is_kept_beside_it(
+    journal: Path, deliver: Deliver, file: FileConfig
+) -> None:
+    """Put back for the version that wrote it, but copied; then this version starts again."""
+    newer = of_another_version(journal, file)
+    content = segment_path(newer, 0).read_bytes()
+    deliver({"file": file}).stop(time.monotonic() + 10)
+    for number in (2, 3):
+        shutil.copytree(journal / "aside" / newer.name, newer)
+        log(journal, {"file": file}, 50).close()
+        deliver({"file": file}).stop(time.monotonic() + 10)
+        assert not Directory(journal).logs()
+        assert segment_path(journal / "aside" / f"{newer.name}.{number}", 0).read_bytes() == content
+    assert len(written(file)) == 100
+    (journal / "aside" / f"{newer.name}.2").rename(journal / f"{newer.name}.2")
+    assert [each.name for each in Directory(journal).logs()] == [f"{newer.name}.2"]
+
+
+def test_a_log_that_cannot_be_put_away_stops_no_bus(
+    journal: Path, deliver: Deliver, file: FileConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = of_another_version(journal, file)
+    (journal / "aside").touch()  # where there should be a folder
+    log(journal, {"file": file}, 50, start=100).close()
+    publisher = deliver({"file": file})
+    for _ in range(3):
+        publisher.tick()
+    assert written(file) == [event.event_id for event in events_of(lines(50, start=100))]
+    assert [each.name for each in Directory(journal).logs()] == [newer.name]
+    assert sum("cannot be dealt with" in record.message for record in caplog.records) == 1
+    assert_balanced(publisher.snapshot().buses["file"].account, journalled=50, delivered=50)
+    (journal / "aside").unlink()
+    publisher.tick()
+    assert not Directory(journal).logs()
+    assert_balanced(publisher.snapshot().buses["file"].account, journalled=50, delivered=50)
 
 
 def test_a_log_is_delivered_up_to_what_another_version_wrote(

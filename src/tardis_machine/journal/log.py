@@ -268,7 +268,7 @@ def clear(path: Path, name: str) -> None:
 
 
 def _set_aside(path: Path, name: str) -> Path:
-    kept = segment.aside(path.parent) / name
+    kept = segment.free_place(segment.aside(path.parent), name)
     durable.make_directory(kept.parent)
     path.rename(kept)
     durable.sync_directory(kept.parent)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import logging
 import mmap
 import os
@@ -98,6 +99,12 @@ def _damaged_path(log: Path, number: int) -> Path:
 def aside(directory: Path) -> Path:
     """Name where a journal keeps what it cannot read."""
     return directory / _ASIDE
+
+
+def free_place(directory: Path, name: str) -> Path:
+    """Name a place that nothing has: what was put back may be a copy of what lies there."""
+    names = itertools.chain((name,), (f"{name}.{number}" for number in itertools.count(2)))
+    return next(place for each in names if not (place := directory / each).exists())
 
 
 def list_log(log: Path) -> Listing:
@@ -287,7 +294,7 @@ def mark_damaged(log: Path, number: int) -> None:
 
 def keep_aside(log: Path, path: Path) -> None:
     """Move a file that cannot be read to where somebody may look at it."""
-    kept = aside(log.parent) / f"{log.name}-{path.name}"
+    kept = free_place(aside(log.parent), f"{log.name}-{path.name}")
     durable.make_directory(kept.parent)
     with contextlib.suppress(FileNotFoundError):
         path.rename(kept)

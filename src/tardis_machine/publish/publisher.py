@@ -48,7 +48,7 @@ class Publisher:
         self._config = config
         self._before_removal = before_removal
         self._retired = {name: Account() for name in buses}
-        self._gone: set[str] = set()
+        self._gone: dict[str, OtherVersionError | None] = {}
         self._versions: dict[str, OtherVersionError | None] = {}
         self._said: set[tuple[str, str]] = set()
         self._encoding = Encoding([settings.routing().include for settings in buses.values()])
@@ -76,16 +76,13 @@ class Publisher:
                 self._revive(name)
         logs = self.directory.logs()
         names = {log.name for log in logs}
-        self._gone &= names
+        self._gone = {name: self._gone[name] for name in self._gone if name in names}
         self._versions = {name: self._versions[name] for name in self._versions if name in names}
         for log in logs:
-            if log.name in self._gone:
-                continue
-            owed = self._owed(log)
-            for delivery in owed:
-                delivery.follow(log)
-            if log.finished() and all(delivery.drained(log) for delivery in owed):
-                self._finish(log, owed)
+            try:
+                self._attend(log)
+            except OSError as error:  # the others have nothing to do with it
+                self._say_trouble(log, error)
 
     def settle(self) -> bool:
         """Tick; tell whether every log whose writer was gone before is delivered and dealt with."""
@@ -206,6 +203,17 @@ class Publisher:
         """Delete the segments of a log that every bus is past."""
         log.collect(min(log.cursor_state(bus).segment for bus in log.buses(self._buses)))
 
+    def _attend(self, log: Log) -> None:
+        """Take up a log, or put away one that is done."""
+        if log.name in self._gone:  # and there it is: it could not be put away before
+            self._put_away(log)
+            return
+        owed = self._owed(log)
+        for delivery in owed:
+            delivery.follow(log)
+        if log.finished() and all(delivery.drained(log) for delivery in owed):
+            self._finish(log, owed)
+
     def _finish(self, log: Log, owed: list[Delivery]) -> None:
         """Delete a log that is delivered, unless it also waits for a bus that is not configured.
 
@@ -229,14 +237,26 @@ class Publisher:
             if unreadable is not None:
                 state.dropped += max(0, end - state.seen)
             self._retired[delivery.name].add(state, end)
-        self._gone.add(log.name)
+        self._gone[log.name] = unreadable
         self._before_removal()
+        self._put_away(log)
+
+    def _put_away(self, log: Log) -> None:
+        """Delete a log that the books hold, or keep it aside."""
+        unreadable = self._gone[log.name]
         if unreadable is None:
+            end = log.end().messages
             log.remove()
             _log.info("log delivered", extra={"log": log.name, "messages": end})
         else:
             extra = {"path": str(log.set_aside()), "reason": str(unreadable)}
             _log.error("log kept aside", extra=extra)
+
+    def _say_trouble(self, log: Log, error: OSError) -> None:
+        if (log.name, str(error)) not in self._said:
+            self._said.add((log.name, str(error)))
+            extra = {"log": str(log.path), "error": str(error)}
+            _log.error("log cannot be dealt with, it is tried again", extra=extra)
 
     def _say_once(self, log: Log, bus: str, event: str) -> None:
         if (log.name, bus) not in self._said:
