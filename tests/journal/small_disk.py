@@ -5,7 +5,9 @@ disk is one in memory. Elsewhere the kernel refuses files of more than 256 KiB.
 """
 
 import asyncio
+import contextlib
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import Directory, Entry, Gap, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.publish.buses.console import ConsoleConfig
@@ -126,6 +129,33 @@ def crowded(disk: Path) -> dict[str, object]:
     writer.close()
     found = _read(disk / "journal")
     return {"made": made, "written": written, "all": sum(each.messages for each in found) - count}
+
+
+def _try_again_and_again(disk: Path, watching: int) -> None:
+    writer = _writer(disk)
+    assert _append(writer, 0)
+    while os.getppid() == watching:
+        with contextlib.suppress(TardisMachineError):
+            assert not writer.append(_PROVENANCE, bytes(2 << 20), 1, 1)
+
+
+def watched(disk: Path) -> dict[str, object]:
+    """Look at a segment from which its writer cuts off, each time, what it could not finish."""
+    spawn = multiprocessing.get_context("spawn")
+    trying = spawn.Process(target=_try_again_and_again, args=(disk, os.getpid()))
+    trying.start()
+    try:
+        directory = Directory(disk / "journal")
+        while not any(log.end().messages for log in directory.logs()):
+            assert trying.is_alive()
+        for _ in range(500):
+            for log in Directory(disk / "journal").logs():
+                end = log.end().messages
+            found = _read(disk / "journal")
+    finally:
+        trying.kill()
+        trying.join()
+    return {"end": end, "read": [each.messages for each in found]}
 
 
 def letters(disk: Path) -> dict[str, object]:

@@ -35,6 +35,11 @@ def test_live_makes_room_where_others_have_filled_it(disk: Path) -> None:
     assert found == {"made": True, "written": True, "all": 1}
 
 
+def test_whoever_looks_at_what_is_being_cut_off_lives(disk: Path) -> None:
+    """A page of a file that is mapped, and gone, is the end of the process."""
+    assert small_disk.run(small_disk.watched, disk) == {"end": 1, "read": [1]}
+
+
 def test_dead_letters_are_refused_whole(disk: Path) -> None:
     found = small_disk.run(small_disk.letters, disk)
     assert found["lost"] == 0

@@ -278,6 +278,14 @@ def test_a_segment_whose_header_is_torn_is_counted_when_it_is_skipped(tmp_path: 
     assert kept.read_bytes() == content
 
 
+def test_a_segment_without_a_byte_leaves_no_tombstone(tmp_path: Path) -> None:
+    writer(tmp_path).close()
+    log = only_log(tmp_path)
+    segment_path(log.path, 1).touch()
+    log.bury(1)
+    assert log.listing() == ([0], [])
+
+
 def test_a_damaged_segment_is_kept_aside_when_it_is_done(tmp_path: Path) -> None:
     journal = writer(tmp_path, segment_bytes=1_000)
     for number in range(12):

@@ -17,6 +17,7 @@ _CHECKSUM: Final = struct.Struct("<I")
 _HEAD: Final = struct.Struct("<BBHIIIQQ")
 HEADER_BYTES: Final = _CHECKSUM.size + _HEAD.size
 Buffer = bytes | bytearray | memoryview
+Content = mmap.mmap | bytes
 _BEGINNINGS: Final = tuple(bytes((_VERSION, flags, 0, 0)) for flags in (0, _HIDDEN))
 
 
@@ -98,7 +99,7 @@ class Heading(NamedTuple):
     end: int
 
 
-def heading_at(content: mmap.mmap, offset: int) -> Heading | None:
+def heading_at(content: Content, offset: int) -> Heading | None:
     """Read the header at `offset`, whatever the checksum; None if no whole entry can lie there."""
     body = offset + HEADER_BYTES
     if body > len(content):
@@ -113,7 +114,7 @@ def heading_at(content: mmap.mmap, offset: int) -> Heading | None:
     return Heading(version, content[body:start], position, count, start, end)
 
 
-def whole_at(content: mmap.mmap, offset: int) -> Heading | None:
+def whole_at(content: Content, offset: int) -> Heading | None:
     """Read the header at `offset` if the entry there is whole, of whatever version."""
     found = heading_at(content, offset)
     if found is None:
@@ -123,13 +124,13 @@ def whole_at(content: mmap.mmap, offset: int) -> Heading | None:
         return found if isal_zlib.crc32(body) == checksum else None
 
 
-def sound_at(content: mmap.mmap, offset: int) -> Heading | None:
+def sound_at(content: Content, offset: int) -> Heading | None:
     """Read the header at `offset` if the entry there is whole and of this version."""
     found = whole_at(content, offset)
     return found if found is not None and found.version == _VERSION else None
 
 
-def likely_at(content: mmap.mmap, offset: int) -> Heading | None:
+def likely_at(content: Content, offset: int) -> Heading | None:
     """Read the header at `offset` if an entry lies there, going by it and by the one behind it.
 
     Only the last entry of a segment can be torn, so only there the checksum is asked.
@@ -152,7 +153,7 @@ class Damage(NamedTuple):
     messages: int | None
 
 
-def damage_at(content: mmap.mmap, offset: int) -> Damage | None:
+def damage_at(content: Content, offset: int) -> Damage | None:
     """Find the next sound entry behind something that is none; None if there is no more."""
     count = 0
     at = offset
@@ -167,7 +168,7 @@ def damage_at(content: mmap.mmap, offset: int) -> Damage | None:
     return None
 
 
-def _beginnings(content: mmap.mmap, offset: int) -> Iterator[int]:
+def _beginnings(content: Content, offset: int) -> Iterator[int]:
     """Give the places where an entry may begin, by what all headers have in common."""
     places = [content.find(each, offset + _CHECKSUM.size) for each in _BEGINNINGS]
     while any(place >= 0 for place in places):
@@ -176,7 +177,7 @@ def _beginnings(content: mmap.mmap, offset: int) -> Iterator[int]:
         places[which] = content.find(_BEGINNINGS[which], places[which] + 1)
 
 
-def other_version_at(content: mmap.mmap, offset: int) -> int | None:
+def other_version_at(content: Content, offset: int) -> int | None:
     """Tell the version of a whole entry that is of another one; None if there is none."""
     found = whole_at(content, offset)
     return found.version if found is not None and found.version != _VERSION else None

@@ -177,21 +177,20 @@ class Reader:
     def _behind_damage(self) -> Gap | None:
         """Pass what cannot be read, if sound entries follow it in the same segment."""
         try:
-            with segment.open_mapped(self.log.path, self.segment) as content:
-                # Sound by now: the writer was just at it when it was read.
-                if entry.sound_at(content, self.offset) is not None:
-                    return None
-                version = entry.other_version_at(content, self.offset)
-                if version is not None:
-                    raise segment.OtherVersionError(self._path, f"{version:02}")
-                found = entry.damage_at(content, self.offset)
-        except (FileNotFoundError, ValueError):
+            content = segment.read_from(self.log.path, self.segment, self.offset)
+        except FileNotFoundError:
             return None
+        if entry.sound_at(content, 0) is not None:
+            return None  # by now: the writer was just at it when it was read
+        version = entry.other_version_at(content, 0)
+        if version is not None:
+            raise segment.OtherVersionError(self._path, f"{version:02}")
+        found = entry.damage_at(content, 0)
         if found is None:
             return None
         count = found.messages or 0
         self._report_damage(count)
-        self.offset = found.end
+        self.offset += found.end
         self.messages += count
         return Gap(self.segment, self.offset, count, "corrupt", None, None, b"")
 

@@ -156,11 +156,10 @@ def first_message(log: Path, number: int) -> int | None:
 def has_entries(log: Path, number: int) -> bool:
     """Tell whether a segment has a sound entry, whatever became of its header."""
     try:
-        with open_mapped(log, number) as content:
-            found = entry.sound_at(content, HEADER_BYTES) or entry.damage_at(content, HEADER_BYTES)
-            return found is not None
-    except (FileNotFoundError, ValueError):
+        content = read_from(log, number, HEADER_BYTES)
+    except FileNotFoundError:
         return False
+    return (entry.sound_at(content, 0) or entry.damage_at(content, 0)) is not None
 
 
 def read_tombstone(log: Path, number: int) -> Tombstone | None:
@@ -178,8 +177,19 @@ def _checksum(data: bytes) -> bytes:
     return _CHECKSUM.pack(isal_zlib.crc32(data[: -_CHECKSUM.size]))
 
 
-def open_mapped(log: Path, number: int) -> mmap.mmap:
-    """Map a segment for reading; ValueError if it is empty."""
+def read_from(log: Path, number: int, start: int) -> bytes:
+    """Read a segment from a place on.
+
+    It is not mapped: a writer cuts off what a full disk did not let it finish, and whoever looks
+    at a page that is gone is killed.
+    """
+    with segment_path(log, number).open("rb") as file:
+        file.seek(start)
+        return file.read()
+
+
+def _open_mapped(log: Path, number: int) -> mmap.mmap:
+    """Map a segment that nobody writes to any more; ValueError if it is empty."""
     with segment_path(log, number).open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -195,36 +205,35 @@ class Scan(NamedTuple):
     line: bytes
 
 
-def scan(
-    log: Path,
-    number: int,
-    start: int | None = None,
-    count: int | None = None,
-    look: Callable[[mmap.mmap, int], entry.Heading | None] = entry.sound_at,
-) -> Scan:
+def scan(log: Path, number: int, start: int | None = None, count: int | None = None) -> Scan:
     """Walk over the entries of a segment, up to where no more of them follow.
 
     `count` are the messages before `start`. A segment whose header is not written, or torn, has
     size 0 if nobody knows them.
     """
-    try:
-        with open_mapped(log, number) as content:
-            first = parse_header(segment_path(log, number), content[:HEADER_BYTES])
-            first = count if first is None else first
-            if first is not None:
-                before = first if count is None else count
-                return _scan(content, first, max(start or 0, HEADER_BYTES), before, look)
-    except ValueError:  # empty
-        pass
-    return Scan(0, count or 0, 0, [], [], b"")
+    first = _first_of_segment(log, number, count)
+    if first is None:
+        return Scan(0, 0, 0, [], [], b"")
+    begin = max(start or 0, HEADER_BYTES)
+    content = read_from(log, number, begin)
+    found = _scan(content, first, 0, first if count is None else count, entry.sound_at)
+    return found._replace(size=begin + found.size)
+
+
+def _first_of_segment(log: Path, number: int, otherwise: int | None) -> int | None:
+    """Give the number of messages before a segment, by its header if that is not torn."""
+    path = segment_path(log, number)
+    with path.open("rb") as file:
+        first = parse_header(path, file.read(HEADER_BYTES))
+    return otherwise if first is None else first
 
 
 def _scan(
-    content: mmap.mmap,
+    content: entry.Content,
     first: int,
     start: int,
     count: int,
-    look: Callable[[mmap.mmap, int], entry.Heading | None],
+    look: Callable[[entry.Content, int], entry.Heading | None],
 ) -> Scan:
     provenances: dict[bytes, int] = {}
     runs: list[tuple[int, int, int]] = []
@@ -250,6 +259,21 @@ def _scan(
     return Scan(first, count, offset, list(provenances), runs, line)
 
 
+def _scan_headers(log: Path, number: int, count: int | None) -> Scan | None:
+    """Walk over the headers of a segment that nobody writes to any more; None if it has none.
+
+    Reading 64 MiB takes longer than whoever needs the room should wait.
+    """
+    first = _first_of_segment(log, number, count)
+    if first is None:
+        return None
+    try:
+        with _open_mapped(log, number) as content:
+            return _scan(content, first, HEADER_BYTES, first, entry.likely_at)
+    except ValueError:  # empty
+        return None
+
+
 def _encode_tombstone(found: Scan, end: int) -> bytes:
     """Make the tombstone of a segment before whose end the log held so many messages."""
     names = found.provenances, found.runs, found.line
@@ -264,11 +288,10 @@ def bury(log: Path, number: int, count: int | None = None) -> None:
     that this version cannot read, and so must not give up.
     """
     try:
-        # By headers alone: reading 64 MiB takes longer than whoever needs the room should wait.
-        found = scan(log, number, count=count, look=entry.likely_at)
+        found = _scan_headers(log, number, count)
     except FileNotFoundError:
         return
-    if found.size == 0:  # not even its header was written
+    if found is None:  # not even its header was written
         discard(log, number)
         return
     # Checksums were not asked, and a count may be damaged; the next segment knows better.
