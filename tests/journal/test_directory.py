@@ -318,6 +318,34 @@ def test_nobody_asks_for_the_lock_when_dead(tmp_path: Path) -> None:
     directory.unlock()
 
 
+def _fork_and_let_go(path: Path) -> None:
+    signal.alarm(60)
+    journal, directory = writer(path), Directory(path)
+    directory.lock()
+    with directory.entrance(), directory.space():
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            signal.pause()
+    try:
+        directory.unlock()
+        journal.close()
+        another = Directory(path)
+        another.lock()
+        with another.entrance(), another.space():
+            assert [log.finished() for log in another.logs()] == [True]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_was_forked_keeps_no_lock(tmp_path: Path) -> None:
+    """As one does that an embedding program has forked, and that lives on."""
+    server = SPAWN.Process(target=_fork_and_let_go, args=(tmp_path,))
+    server.start()
+    server.join()
+    assert server.exitcode == 0
+
+
 # What cannot be read.
 
 

@@ -23,7 +23,7 @@ from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.publish.process import Settings
+from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
@@ -98,10 +98,13 @@ def deliver(journal: Path) -> Iterator[Deliver]:
 
 @pytest.fixture
 def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[..., Orphan]]:
-    """Start the publisher of a server that has closed its end of the pipe, as one killed does."""
+    """Start the publisher of a server that has closed its end of the pipe, as one killed does.
+
+    One that tells it anything lives.
+    """
     started: list[Orphan] = []
 
-    def start(writer: Writer, **publish: Any) -> Orphan:
+    def start(writer: Writer, told: bytes = b"", **publish: Any) -> Orphan:
         config = to_dict(PublishConfig(**publish))
         settings = Settings({"file": to_dict(file)}, config, str(journal), writer.path.name)
         reading, writing = os.pipe()
@@ -109,15 +112,17 @@ def orphan(journal: Path, file: FileConfig) -> Iterator[Callable[..., Orphan]]:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(writing,))
         os.close(writing)
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(settings) + b"\n")
-        process.stdin.close()
+        process.stdin.write(msgspec.json.encode(settings) + b"\n" + told)
+        process.stdin.flush()
+        if not told:
+            process.stdin.close()
         started.append(Orphan(process, open(reading, "rb")))  # noqa: PTH123, SIM115 - a pipe
         return started[-1]
 
     yield start
     for each in started:
         each.process.kill()
-        each.process.wait()
+        each.process.communicate()
         each.reports.close()
 
 
@@ -175,6 +180,19 @@ def test_a_publisher_without_its_server_makes_way_though_somebody_keeps_its_log(
     publisher.process.wait(timeout=60)
     next_one.lock()
     next_one.unlock()
+    writer.close()
+
+
+def test_a_server_that_drains_learns_of_its_log_though_somebody_keeps_it(
+    journal: Path, file: FileConfig, orphan: Callable[..., Orphan]
+) -> None:
+    writer = log(journal, {"file": file}, 100)
+    publisher = orphan(writer, told=msgspec.json.encode(Drain(60.0)) + b"\n")
+    while not (report := publisher.report()).final:
+        pass
+    assert_balanced(report.buses["file"].ended, journalled=100, delivered=100)
+    assert publisher.process.wait(timeout=60) == 0
+    assert len(written(file)) == 100
     writer.close()
 
 

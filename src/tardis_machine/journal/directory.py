@@ -177,7 +177,7 @@ class Directory:
 
     def unlock(self) -> None:
         if self._publisher is not None:
-            os.close(self._publisher)
+            durable.let_go(self._publisher)
             self._publisher = None
         self._stop_waiting()
 
@@ -197,7 +197,7 @@ class Directory:
         except BlockingIOError:
             return True
         finally:
-            os.close(fd)
+            durable.let_go(fd)
         return False
 
     def write_status(self, data: bytes) -> None:
@@ -226,7 +226,7 @@ class Directory:
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
-            os.close(self._waiting)
+            durable.let_go(self._waiting)
             self._waiting = None
 
     @contextlib.contextmanager
@@ -236,7 +236,7 @@ class Directory:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(fd)
+            durable.let_go(fd)
 
 
 def belongs(log: Log, bus: str, destinations: Mapping[str, str]) -> bool:

@@ -1,6 +1,7 @@
 """Files that survive power loss: private, synced before they are seen under their name."""
 
 import ctypes
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,12 @@ def make_directory(path: Path) -> None:
     """Make a directory that only its owner may enter, and those above it as usual."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
+def let_go(fd: int) -> None:
+    """Unlock and close a file: to close it is not enough where a process forked has it open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -124,8 +124,12 @@ class Log:
             except BlockingIOError:
                 pass
             finally:
-                os.close(fd)
+                durable.let_go(fd)
         return self._finished
+
+    def declare_finished(self) -> None:
+        """Take the writer's word that it is gone, whoever else may keep its lock."""
+        self._finished = True
 
     def listing(self) -> segment.Listing:
         return segment.list_log(self.path)
@@ -305,6 +309,6 @@ def create(directory: Path, name: str, meta: Meta) -> tuple[Path, int]:
         hidden.rename(path)
         durable.sync_directory(directory)
     except BaseException:
-        os.close(fd)
+        durable.let_go(fd)
         raise
     return path, fd

@@ -70,7 +70,7 @@ class Writer:
         try:
             self._rotate()
         except BaseException:
-            os.close(self._lock)
+            durable.let_go(self._lock)
             raise
         self._syncer = _Syncer(self.path, fsync) if fsync else None
 
@@ -138,7 +138,7 @@ class Writer:
                 os.fdatasync(self._fd)
             os.close(self._fd)
             self._fd = -1
-            os.close(self._lock)
+            durable.let_go(self._lock)
 
     def _rotate(self) -> bool:
         """Begin the next segment; False if the disk has no room for it."""

@@ -163,8 +163,15 @@ class Process:
         command = self._input.next(_TICK_S)
         if command is not None:
             self._deadline = time.monotonic() + command.drain_s
+            self._take_its_word()
         elif self._signalled and self._input.gone and self._deadline is None:
             self._deadline = time.monotonic() + self._config.drain_timeout_s
+
+    def _take_its_word(self) -> None:
+        """Count the server's log as ended: whoever tells to drain has ended it before."""
+        for log in self._directory.logs():
+            if log.path == self._own_log:
+                log.declare_finished()
 
     def _tell_sometimes(self, *, standby: bool = False) -> None:
         if time.monotonic() - self._told_at < _TELL_S:
