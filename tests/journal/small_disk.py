@@ -19,9 +19,20 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import Directory, Entry, Gap, Provenance, Reader, Writer
+from tardis_machine.journal import (
+    Directory,
+    Entry,
+    Flow,
+    Gap,
+    Provenance,
+    Reader,
+    Scribe,
+    Ticket,
+    WhenFull,
+    Writer,
+)
 from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.journal.writer import FileLimitError
 from tardis_machine.publish.buses.console import ConsoleConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, read
@@ -135,7 +146,7 @@ def _try_again_and_again(disk: Path, watching: int) -> None:
     writer = _writer(disk)
     assert _append(writer, 0)
     while os.getppid() == watching:
-        with contextlib.suppress(TardisMachineError):
+        with contextlib.suppress(FileLimitError):
             assert not writer.append(_PROVENANCE, bytes(2 << 20), 1, 1)
 
 
@@ -156,6 +167,38 @@ def watched(disk: Path) -> dict[str, object]:
         trying.kill()
         trying.join()
     return {"end": end, "read": [each.messages for each in found]}
+
+
+def limited(disk: Path) -> dict[str, object]:
+    """Submit what is larger than a file may be: that response ends, and others go on."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+    scribe = Scribe(_writer(disk))
+
+    async def submit(flow: Flow, size: int) -> str:
+        try:
+            await asyncio.wait_for(_written(scribe.submit(flow, b"x" * size + b"\n", 1, 0)), 30)
+        except FileLimitError:
+            return "refused"
+        return "written"
+
+    async def go_on() -> list[str]:
+        paced = [Flow(_PROVENANCE, WhenFull.PACE) for _ in range(3)]
+        return [
+            await submit(paced[0], 1_000),
+            await submit(paced[1], _LARGEST_FILE),
+            await submit(paced[1], 1_000),
+            await submit(paced[2], 1_000),
+            await submit(Flow(_PROVENANCE, WhenFull.ERROR), _LARGEST_FILE),
+            await submit(Flow(_PROVENANCE, WhenFull.DROP), _LARGEST_FILE),
+        ]
+
+    fates = asyncio.run(go_on())
+    scribe.close()
+    return {"fates": fates, "lost": scribe.lost, "read": len(_read(disk / "journal"))}
+
+
+async def _written(ticket: Ticket) -> None:
+    await ticket
 
 
 def letters(disk: Path) -> dict[str, object]:

@@ -40,6 +40,13 @@ def test_whoever_looks_at_what_is_being_cut_off_lives(disk: Path) -> None:
     assert small_disk.run(small_disk.watched, disk) == {"end": 1, "read": [1]}
 
 
+def test_what_is_larger_than_a_file_may_be_ends_its_response_and_no_other(disk: Path) -> None:
+    found = small_disk.run(small_disk.limited, disk)
+    assert found["fates"] == ["written", "refused", "refused", "written", "refused", "written"]
+    assert found["lost"] == 1  # of the one that never waits
+    assert found["read"] == 2
+
+
 def test_dead_letters_are_refused_whole(disk: Path) -> None:
     found = small_disk.run(small_disk.letters, disk)
     assert found["lost"] == 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, entry, log, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
@@ -19,6 +20,17 @@ _log = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 16 * 1024
 _LEAST_RESERVED: Final = 1 << 20
+
+
+class FileLimitError(TardisMachineError):
+    """An entry is larger than this process may make a file."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__(
+            f"{size} bytes do not fit into a file of the journal: expected the limit of a file's "
+            "size (ulimit -f, LimitFSIZE) to be larger"
+        )
 
 
 class Writer:
@@ -83,7 +95,7 @@ class Writer:
         *,
         hidden: bool = False,
     ) -> bool:
-        """Write one entry; False if it does not fit."""
+        """Write one entry; False if it does not fit, FileLimitError if it never will."""
         size = entry.HEADER_BYTES + len(provenance) + len(data)
 
         def write() -> bool:
@@ -210,7 +222,9 @@ class Writer:
             os.ftruncate(self._fd, self._size)
             if error.errno not in segment.FULL:
                 raise
-            self._file_full = error.errno == errno.EFBIG and self._size > segment.HEADER_BYTES
+            self._file_full = error.errno == errno.EFBIG
+            if self._file_full and self._size == segment.HEADER_BYTES:
+                raise FileLimitError(size) from error
             return False
         self._size += size
         return True
