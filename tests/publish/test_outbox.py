@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +130,35 @@ async def test_hidden_control_events_are_published_and_take_no_position(
         ("disconnect", 1),
         ("trade", 1),
     ]
+
+
+async def test_relative_paths_are_meant_from_where_it_was_made(
+    publish: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedding program goes to another folder, and its publisher is started again there."""
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    outbox = await publish(
+        {"file": FileConfig(path=Path("events.ndjson"))},
+        journal={"dir": Path("journal")},
+        dead_letter_dir=Path("dead"),
+    )
+    await write(respond(outbox), lines(100))
+    monkeypatch.chdir(tmp_path / "there")
+    killed = outbox.publisher_pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: outbox.publisher_pid != killed)
+    journal = respond(outbox)
+    await write(journal, lines(100, start=100))
+    await journal.append(b"no message\n", 1)
+    report = await outbox.stop()
+    account = report.buses[0].account
+    assert (account.pending, account.dead_lettered) == (0, 1)
+    assert len(set(written(FileConfig(path=tmp_path / "here" / "events.ndjson")))) == 200
+    assert (tmp_path / "here" / "dead" / "file.ndjson").exists()
+    assert not list((tmp_path / "there").iterdir())
 
 
 async def test_what_the_allow_list_leaves_out_is_filtered(publish: Start, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tardis_machine.config.section import (
     readable_by_others,
     setting,
 )
-from tardis_machine.config.values import from_dict, redacted, to_dict
+from tardis_machine.config.values import anchored, from_dict, redacted, to_dict
 
 __all__ = [
     "EMPTY",
@@ -40,6 +40,7 @@ __all__ = [
     "Section",
     "Setting",
     "add_flags",
+    "anchored",
     "bytes_size",
     "describe",
     "from_dict",

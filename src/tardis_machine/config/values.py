@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,13 @@ def to_dict(section: Section) -> dict[str, Any]:
     return {
         option.name: jsonable(getattr(section, option.name)) for option in options(type(section))
     }
+
+
+def anchored(section: S) -> S:
+    """Make a section's paths absolute: they are meant from where the process is now."""
+    given = ((option.name, getattr(section, option.name)) for option in options(type(section)))
+    paths = {name: value.absolute() for name, value in given if isinstance(value, Path)}
+    return replace(section, **paths)  # type: ignore[type-var]  # every section is a dataclass
 
 
 def redacted(section: Section) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from tardis_machine.bronze import Origin
-from tardis_machine.config import ConfigError, to_dict
+from tardis_machine.config import ConfigError, anchored, to_dict
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import (
     BoundError,
@@ -60,9 +61,10 @@ class Outbox:
     ) -> None:
         for config in buses.values():
             config.expect_client()
-        self._buses = dict(buses)
-        self._journal = journal
-        self._publish = publish
+        # Whoever embeds the server may change its folder, and start the publisher again there.
+        self._buses = {name: anchored(config) for name, config in buses.items()}
+        self._journal = replace(journal, dir=journal.path.absolute())
+        self._publish = anchored(publish)
         self._scribe: Scribe | None = None
         self._supervisor: Supervisor | None = None
         self._snapshot: Snapshot | None = None
