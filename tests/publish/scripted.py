@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tardis_machine.publish.buses.base import EventBus, Limits
 from tardis_machine.publish.buses.errors import BusError, NotSentError
-from tardis_machine.publish.buses.fates import Fates
+from tardis_machine.publish.buses.fates import Fates, SendResult
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.record import Record
 
@@ -31,10 +31,16 @@ class ScriptedBus(EventBus[KafkaConfig]):
         self._limits = limits
         self.batches: list[list[str]] = []
         self.taken: list[Record] = []
+        self.timeouts: list[tuple[set[str], float]] = []
+        """For each attempt where to, and how long it might take."""
 
     @property
     def limits(self) -> Limits:
         return self._limits
+
+    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+        self.timeouts.append(({record.destination for record in records}, timeout_s))
+        return super().send(records, timeout_s)
 
     @property
     def _is_open(self) -> bool:

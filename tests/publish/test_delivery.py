@@ -49,7 +49,7 @@ def deliver(log: Log, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, 
         limits: Limits = LIMITS,
         until: object = None,
         routes: Mapping[str, str] | None = None,
-        **settings: int,
+        **settings: float,
     ) -> tuple[Delivery, ScriptedBus]:
         bus = ScriptedBus(fail, limits, routes=routes)
         config = PublishConfig(retry_min_ms=1, retry_max_s=0.01, retry_max=3, **settings)
@@ -276,6 +276,11 @@ def fail_books(records: Sequence[Record]) -> dict[int, BusUnavailableError]:
     }
 
 
+def alone(bus: ScriptedBus) -> list[float]:
+    """Tell how long each attempt at the one destination alone might take."""
+    return [timeout_s for where, timeout_s in bus.timeouts if where == {"books"}]
+
+
 def positions(bus: ScriptedBus, destination: str) -> list[int]:
     return [r.event.position for r in bus.taken if r.destination == destination]
 
@@ -315,6 +320,48 @@ def test_trouble_of_the_bus_as_a_whole_parts_no_destinations(
     _, bus = deliver(fail, routes=ROUTES)
     assert bus.batches[0] == bus.batches[1] == bus.batches[2] == bus.batches[3]
     assert [record.event.event_id for record in bus.taken] == EXPECTED
+
+
+def test_a_bus_that_failed_is_given_no_less_time(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]],
+) -> None:
+    """Else a slow one never acknowledges anything again, and stores all of it each time."""
+
+    def fail(batch: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        return {place: unavailable() for place in range(len(records))} if batch < 5 else {}
+
+    _, bus = deliver(fail, routes=ROUTES, send_timeout_s=30.0)
+    assert {timeout_s for _, timeout_s in bus.timeouts} == {30.0}
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "given"), [(30.0, [5.0, 10.0, 20.0, 30.0]), (2.0, [2.0, 2.0, 2.0, 2.0])]
+)
+def test_a_destination_that_fails_is_given_more_time_with_each_attempt(
+    deliver: Callable[..., tuple[Delivery, ScriptedBus]],
+    log: Log,
+    longest_s: float,
+    given: list[float],
+) -> None:
+    """And keeps what it may have needed until it has caught up."""
+    allowed = threading.Event()
+
+    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        return {} if allowed.is_set() else fail_books(records)
+
+    delivery, bus = deliver(
+        fail,
+        limits=LIMITS._replace(records=20),
+        routes=ROUTES,
+        until=lambda delivery: delivery.statistics.retried > 200,
+        send_timeout_s=longest_s,
+    )
+    allowed.set()
+    while not delivery.drained(log):
+        time.sleep(0.005)
+    assert alone(bus)[:4] == given
+    assert set(alone(bus)[4:]) == {longest_s}
+    assert {timeout_s for where, timeout_s in bus.timeouts if "base" in where} == {longest_s}
 
 
 def test_what_waits_for_a_failing_destination_is_bounded(

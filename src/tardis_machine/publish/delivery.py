@@ -37,8 +37,6 @@ _log = logging.getLogger(__name__)
 
 _WINDOW_BATCHES: Final = 4
 _WINDOW_BYTES: Final = 32 << 20
-_TROUBLED_TIMEOUT_S: Final = 5.0
-"""How long an attempt at a destination that failed before may keep the others waiting."""
 _ENTRIES_PER_TURN: Final = 64
 _LOOKS: Final = 4
 """How often the journal is looked at, at least, in the time that a batch has to fill."""
@@ -461,11 +459,8 @@ class Delivery:
             self._unsent_bytes -= weight - load.weight
 
     def _send(self, batch: Batch) -> None:
-        timeout_s = self._config.send_timeout_s
-        if batch.lane.fruitless:
-            timeout_s = min(timeout_s, _TROUBLED_TIMEOUT_S)
         with self._turn:
-            result = self._bus.send(batch.records, timeout_s)
+            result = self._bus.send(batch.records, batch.lane.timeout_s)
         if self._broken is not None:
             raise self._broken
         statistics = self.statistics
@@ -533,6 +528,8 @@ class Delivery:
             self._count_aside(records)
             if whole:
                 lanes.fail(lanes.main, reason)
+            if not reached:
+                lanes.lengthen(lane)
             lanes.fail(lane, reason, records=len(records), progress=bool(reached))
         elif whole:
             lane.put_back(records)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 from tardis_machine.backoff import Backoff
 from tardis_machine.log import Throttle
@@ -17,13 +18,20 @@ from tardis_machine.publish.loads import Sent
 
 _log = logging.getLogger(__name__)
 
+_TROUBLED_TIMEOUT_S: Final = 5.0
+"""How long the first attempt at a destination that failed may keep the others waiting."""
+
 
 class Lane:
-    """Records that wait for another attempt; `destination` is None for the bus as a whole."""
+    """Records that wait for another attempt; `destination` is None for the bus as a whole.
 
-    def __init__(self, destination: str | None, backoff: Backoff) -> None:
+    `timeout_s` is what an attempt may take.
+    """
+
+    def __init__(self, destination: str | None, backoff: Backoff, timeout_s: float) -> None:
         self.destination = destination
         self.backoff = backoff
+        self.timeout_s = timeout_s
         self.waiting: deque[Sent] = deque()
         self.weight = 0
         self.due = 0.0
@@ -74,6 +82,14 @@ class Lanes:
         for sent in waiting:
             (lane if sent.record.destination == destination else self.main).append(sent)
         return lane
+
+    def lengthen(self, lane: Lane) -> None:
+        """Give a lane more time after an attempt that got nothing through.
+
+        Slow or dead, nobody can tell: what is cut short each time arrives each time anew, and is
+        never acknowledged.
+        """
+        lane.timeout_s = min(2 * lane.timeout_s, self._config.send_timeout_s)
 
     def hurry(self, longest_s: float) -> None:
         """Cut pauses short."""
@@ -151,8 +167,11 @@ class Lanes:
         return (self.main, *self.aside.values())
 
     def _lane(self, destination: str | None) -> Lane:
-        shortest_s = self._config.retry_min_ms / 1000
-        return Lane(destination, Backoff(shortest_s, self._config.retry_max_s))
+        backoff = Backoff(self._config.retry_min_ms / 1000, self._config.retry_max_s)
+        timeout_s = self._config.send_timeout_s
+        if destination is not None:  # the whole bus, on the main one, holds nobody up
+            timeout_s = min(timeout_s, _TROUBLED_TIMEOUT_S)
+        return Lane(destination, backoff, timeout_s)
 
     def _named(self, lane: Lane) -> dict[str, object]:
         where = {} if lane.destination is None else {"destination": lane.destination}
