@@ -1,5 +1,6 @@
 """The publisher over several logs: what it owes to whom, in which order, and what it survives."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from tardis_machine.config import to_dict
-from tardis_machine.journal import Directory, Provenance, Writer
+from tardis_machine.journal import Cursor, Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import segment_path
 from tardis_machine.publish.accounts import Snapshot
@@ -350,6 +351,34 @@ def test_a_log_that_is_delivered_while_nobody_looks_is_removed_all_the_same(
     log(journal, {"file": file}, 100).close()
     deliver({"file": file})
     assert not Directory(journal).logs()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_log_is_booked_as_delivered_however_its_cursor_fares(
+    journal: Path,
+    deliver: Deliver,
+    file: FileConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    writable: bool,
+) -> None:
+    """It is looked at many times while its last cursor is on the way to a slow disk."""
+    save = Cursor.save
+
+    def save_slowly(cursor: Cursor) -> None:
+        time.sleep(0.3)
+        if not writable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        save(cursor)
+
+    monkeypatch.setattr(Cursor, "save", save_slowly)
+    log(journal, {"file": file}, 100).close()
+    publisher = deliver({"file": file})
+    assert not Directory(journal).logs()
+    snapshot = publisher.snapshot()
+    assert_balanced(snapshot.buses["file"].account, journalled=100, delivered=100)
+    said = "" if writable else "the cursor cannot be written: [Errno 5] Input/output error"
+    assert snapshot.buses["file"].statistics.last_error == said
 
 
 @pytest.mark.parametrize("torn", ["log.json", "000000000000.skip"])

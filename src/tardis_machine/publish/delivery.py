@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tardis_machine.bronze import Context, Rejected
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import Entry, Gap, Log, OtherVersionError
+from tardis_machine.journal import CursorState, Entry, Gap, Log, OtherVersionError
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.buses.base import EventBus
@@ -115,11 +115,13 @@ class Delivery:
         if log.name not in self._tracks:
             self._tracks = {**self._tracks, log.name: Track(log, log.cursor(self.name))}
 
-    def leave(self, log: Log) -> None:
-        """Forget a log that is drained."""
+    def leave(self, log: Log) -> CursorState:
+        """Forget a log that is drained; gives what became of it, though it may not be on disk."""
         tracks = dict(self._tracks)
-        tracks.pop(log.name).cursor.close()
+        cursor = tracks.pop(log.name).cursor
+        cursor.close()
         self._tracks = tracks
+        return cursor.state
 
     def drained(self, log: Log) -> bool:
         track = self._tracks.get(log.name)
@@ -571,11 +573,12 @@ class Delivery:
         """Book the loads that are resolved, oldest first, and save each cursor that moved."""
         for track in self._tracks.values():
             loads, state = track.loads, track.cursor.state
-            before, segment = state.seen, state.segment
-            place = state.place
-            while loads and not loads[0].open:
-                loads.popleft().book(state)
-            if state.seen == before and state.place == place:
+            segment = state.segment
+            done = 0
+            while done < len(loads) and not loads[done].open:
+                loads[done].book(state)
+                done += 1
+            if not done:
                 continue
             try:
                 track.cursor.save()
@@ -583,6 +586,9 @@ class Delivery:
                 self._note(f"the cursor cannot be written: {error}")
             if state.segment != segment:
                 self._passed(track.log)
+            # Last of all: without loads the log counts as drained, and another thread deletes it.
+            for _ in range(done):
+                loads.popleft()
 
     # Trouble.
 

@@ -232,8 +232,7 @@ class Publisher:
         if waiting and unreadable is None:
             return
         for delivery in owed:
-            delivery.leave(log)
-            state = log.cursor_state(delivery.name)
+            state = delivery.leave(log)
             if unreadable is not None:
                 state.dropped += max(0, end - state.seen)
             self._retired[delivery.name].add(state, end)
