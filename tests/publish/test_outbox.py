@@ -96,6 +96,22 @@ async def test_batches_of_a_response_arrive_with_their_context(
     assert positions == list(range(250))
 
 
+async def test_a_report_that_is_not_understood_changes_nothing(
+    publish: Start, file: FileConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a version that was installed while the server ran."""
+    outbox = await publish({"file": file})
+    await until(lambda: outbox._snapshot is not None)
+    process = Path(f"/proc/{outbox.publisher_pid}")
+    reports = process.joinpath("cmdline").read_text().split("\0")[-2]
+    with process.joinpath("fd", reports).open("wb") as pipe:
+        pipe.write(b'{"buses":[]}\n')
+    await until(lambda: "publisher is not understood" in caplog.text)
+    await write(respond(outbox), lines(50))
+    report = await outbox.stop()
+    assert_balanced(report.buses[0].account, journalled=50, delivered=50)
+
+
 async def test_only_chosen_flows_are_published(publish: Start, file: FileConfig) -> None:
     outbox = await publish({"file": file}, publish_flows=("ws-replay",))
     settings = {

@@ -1,6 +1,7 @@
 """Servers and publishers that are stopped or orphaned: what is journalled is still delivered."""
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,28 @@ def test_an_orphan_that_is_told_to_stop_drains_in_its_time(
     wait_until(lambda: gone(publisher), "the publisher does not leave")
     assert_all_arrived(body, broker.arrived())
     assert not list(journal_dir.glob("log-*"))
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_publisher_that_cannot_be_started_is_tried_again(
+    machine: Machine, broker: Broker, *, stopping: bool
+) -> None:
+    """The server has no descriptor left when its publisher dies."""
+    body = pend(machine, broker)
+    publisher = machine.publisher
+    enough = resource.prlimit(machine.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(machine.pid, resource.RLIMIT_NOFILE, (5, enough[1]))
+    if stopping:
+        os.kill(machine.pid, signal.SIGTERM)
+        machine.wait_for("stopping")
+    os.kill(publisher, signal.SIGKILL)
+    machine.wait_for("publisher cannot be started")
+    resource.prlimit(machine.pid, resource.RLIMIT_NOFILE, enough)
+    broker.server.resume()
+    wait_until(lambda: machine.publisher != publisher, "there is no publisher")
+    assert (machine.process.wait(90) if stopping else machine.stop(signal.SIGTERM)) == 0
+    assert " pending=0 " in machine.wait_for("drained bus=nats")
+    assert_all_arrived(body, broker.arrived())
 
 
 def test_a_drain_whose_publisher_dies_is_not_a_drain(machine: Machine, broker: Broker) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tardis_machine.backoff import Backoff
+from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.process import Drain, Settings
 
@@ -40,6 +41,7 @@ class Supervisor:
         self._drain_until: float | None = None
         self._wake = asyncio.Event()
         self._final = False
+        self._unreadable_said = Throttle()
         self.restarts = 0
         self.reported = False
 
@@ -119,12 +121,33 @@ class Supervisor:
                 "publisher died, it is started again",
                 extra={"exit_code": code, "in_s": round(pause_s, 2)},
             )
+            if not await self._spawn_again(pause_s, backoff):
+                return
+            if self._drain_until is not None:
+                self._tell_to_drain()
+
+    async def _spawn_again(self, pause_s: float, backoff: Backoff) -> bool:
+        """Start a publisher after a pause, tried until it works; False: no time is left to drain.
+
+        What a process needs may be short just now: descriptors, memory, processes.
+        """
+        while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
-            await self._spawn()
-            if self._drain_until is not None:
-                self._tell_to_drain()
+            self._wake.clear()
+            try:
+                await self._spawn()
+            except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would try again
+                if self._drain_until is not None and time.monotonic() > self._drain_until:
+                    return False
+                pause_s = _SHORTEST_S if self._drain_until else backoff.next_pause_s()
+                _log.error(
+                    "publisher cannot be started, it is tried again",
+                    extra={"reason": str(error), "in_s": round(pause_s, 2)},
+                )
+            else:
+                return True
 
     async def _listen(self) -> None:
         """Take snapshots until the publisher closes its end."""
@@ -135,7 +158,12 @@ class Supervisor:
         )
         try:
             async for line in reader:
-                snapshot = self._decoder.decode(line)
+                try:
+                    snapshot = self._decoder.decode(line)
+                except msgspec.MsgspecError as error:  # of a version that was installed meanwhile
+                    if self._unreadable_said.allow() is not None:
+                        _log.warning("publisher is not understood", extra={"reason": str(error)})
+                    continue
                 self.reported, self._final = True, snapshot.final
                 self._on_snapshot(snapshot)
         finally:
