@@ -112,6 +112,18 @@ async def test_a_report_that_is_not_understood_changes_nothing(
     assert_balanced(report.buses[0].account, journalled=50, delivered=50)
 
 
+async def test_no_module_of_the_current_folder_is_imported(
+    publish: Start, file: FileConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text('open("imported", "w")')
+    outbox = await publish({"file": file}, drain_timeout_s=5.0)
+    await write(respond(outbox), lines(50))
+    report = await outbox.stop()
+    assert not (tmp_path / "imported").exists()
+    assert_balanced(report.buses[0].account, journalled=50, delivered=50)
+
+
 async def test_only_chosen_flows_are_published(publish: Start, file: FileConfig) -> None:
     outbox = await publish({"file": file}, publish_flows=("ws-replay",))
     settings = {

@@ -80,6 +80,7 @@ class Supervisor:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # modules of whatever folder the server runs in are none of ours
                 "-m",
                 "tardis_machine.publish.process",
                 str(writing),
