@@ -156,6 +156,19 @@ def test_two_ways_to_log_in_are_refused():
         [*REDIS, "--redis-url", "redis://u:hush@h:6379"],
         [*KINESIS, "--kinesis-endpoint-url", "http://u:hush@h:4566"],
         [*SQS, "--sqs-queue-url", "https://u:hush@h/1/q"],
+        [*SQS, "--sqs-queue-routing", "trade:u:hush@h/1/q"],
+        [*SQS, "--sqs-queue-url", "u:hush@h/1/q"],
+        [*NATS, "--nats-servers", "u:hush@h:4222"],
+        [*NATS, "--nats-servers", "hush@h:4222"],
+        [*NATS, "--nats-servers", "nats://hush@h:4222"],
+        [*KAFKA, "--kafka-brokers", "u:hush@h:9092"],
+        [*KAFKA, "--kafka-schema-registry-url", "u:hush@h:8081"],
+        [*REDIS, "--redis-url", "u:hush@h/0"],
+        [*REDIS, "--redis-url", "redis://u:p@s/hush@h:6379"],
+        [*REDIS, "--redis-url", "redis://h/0?db=1&password=hush"],
+        [*REDIS, "--redis-url", "redis://u:hush@h/0?client_secret=hush&db=1"],
+        [*REDIS, "--redis-host", "u:hush@h"],
+        [*KINESIS, "--kinesis-endpoint-url", "u:hush@h:4566"],
     ],
 )
 def test_a_password_in_the_wrong_place_is_refused_and_not_repeated(arguments: Sequence[str]):
@@ -163,6 +176,14 @@ def test_a_password_in_the_wrong_place_is_refused_and_not_repeated(arguments: Se
         loaded(*arguments)
 
     assert "hush" not in str(caught.value)
+    assert "hush" not in str(caught.value.value)
+
+
+def test_the_rest_of_a_refused_address_is_repeated():
+    with pytest.raises(ConfigError, match=r"--nats-servers 'nats://\*\*\*@h:4222': expected"):
+        loaded(*NATS, "--nats-servers", "nats://u:hush@h:4222")
+    with pytest.raises(ConfigError, match=r"'redis://h/0\?password=\*\*\*&db=1': expected"):
+        loaded(*REDIS, "--redis-url", "redis://h/0?password=hush&db=1")
 
 
 def test_a_secret_comes_from_a_file_and_is_never_shown(tmp_path: Path):

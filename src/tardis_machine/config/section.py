@@ -26,18 +26,26 @@ REDACTED: Final = "***"
 EMPTY: Final[tuple[object, ...]] = (None, (), {}, "")
 PREFIX: Final = "TM_"
 _SECRET_KEY: Final = re.compile(r"password|secret|token|authorization|\.pem$", re.IGNORECASE)
+_USERINFO: Final = re.compile(r"^([a-z][\w+.-]*://|(?=.*:)).*@", re.IGNORECASE | re.DOTALL)
+"""What stands before the host of an address, with a scheme or without one."""
+_SECRET_PARAMETER: Final = re.compile(
+    r"([?&;][^=&;]*(?:pass|secret|token)[^=&;]*=)[^&;]*", re.IGNORECASE
+)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 
 
 class ConfigError(TardisMachineError):
-    """A setting that cannot be used: which one, what it was, what would be right."""
+    """A setting that cannot be used: which one, what it was, what would be right.
+
+    Whatever it was, no password that somebody has put into an address is repeated.
+    """
 
     def __init__(
         self, flag: str, value: object, allowed: str, *, source: str | None = None
     ) -> None:
         self.flag = flag
-        self.value = value
+        self.value = value = without_password(value) if isinstance(value, str) else value
         self.allowed = allowed
         self.source = source
         given = "" if value is None else f" {value!r}" if isinstance(value, str) else f" {value}"
@@ -244,6 +252,12 @@ def readable_by_others(path: Path) -> bool:
 def key_of(owner: type[Section], name: str) -> str:
     word = name.removesuffix("_")  # a field called `pass_` is still --nats-pass
     return f"{owner.section}_{word}" if owner.section else word
+
+
+def without_password(address: str) -> str:
+    """Star out what stands before an address's host, and secrets among its parameters."""
+    hidden = _USERINFO.sub(rf"\g<1>{REDACTED}@", address)
+    return _SECRET_PARAMETER.sub(rf"\g<1>{REDACTED}", hidden)
 
 
 def masked(value: Any) -> Any:

@@ -85,9 +85,7 @@ class AwsConfig(BrokerConfig):
         self.together("session_token", "access_key_id")
         if self.endpoint_url is not None and not _ENDPOINT.fullmatch(self.endpoint_url):
             raise ConfigError(
-                self.flag("endpoint_url"),
-                re.sub(r"//.*@", "//***@", self.endpoint_url),
-                "expected http(s)://host:port",
+                self.flag("endpoint_url"), self.endpoint_url, "expected http(s)://host:port"
             )
 
     def warnings(self) -> list[str]:

@@ -229,7 +229,7 @@ class KafkaConfig(BrokerConfig, section="kafka", title="Kafka"):
         elif not re.match(r"https?://", url) or "@" in url:
             raise ConfigError(
                 self.flag("schema_registry_url"),
-                re.sub(r"//.*@", "//***@", url),
+                url,
                 "expected http(s)://host:port, the password in a flag of its own",
             )
 

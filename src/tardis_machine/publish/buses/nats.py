@@ -145,7 +145,7 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
             if not _SERVER.fullmatch(server):
                 raise ConfigError(
                     self.flag("servers"),
-                    re.sub(r"//.*@", "//***@", server),
+                    server,
                     "expected nats://host:port,…, a password in a flag of its own",
                 )
             if self.encrypted and server.startswith("ws://"):

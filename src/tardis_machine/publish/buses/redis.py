@@ -26,6 +26,7 @@ _EXTRA: Final = "redis"
 _SOCKET_TIMEOUT_S: Final = 5.0
 _SHORTEST_WAIT_S: Final = 0.05
 _PORT: Final = 6379
+_HOST: Final = re.compile(r"[^\s/@?]+")
 _URL: Final = re.compile(r"(rediss?://[^\s/@?]+(/\d{1,5})?/?|unix:///[^\s?@]+)")
 _BULK_BYTES: Final = 512 << 20
 """The largest text Redis takes, unless configured otherwise."""
@@ -105,13 +106,13 @@ class RedisConfig(BrokerConfig, section="redis", title="Redis"):
                 path = str(getattr(self, name))
                 raise ConfigError(self.flag(name), path, f"expected {self.flag('tls')} too")
         super().validate()
+        if not _HOST.fullmatch(self.host):
+            allowed = "expected a host, port and password in flags of their own"
+            raise ConfigError(self.flag("host"), self.host, allowed)
         if self.url is not None:
             if not _URL.fullmatch(self.url):
-                raise ConfigError(
-                    self.flag("url"),
-                    re.sub(r"//.*@", "//***@", self.url),
-                    "expected redis://host:port/db, the password in a flag of its own",
-                )
+                allowed = "expected redis://host:port/db, the password in a flag of its own"
+                raise ConfigError(self.flag("url"), self.url, allowed)
             for name, default in (("host", "localhost"), ("port", _PORT)):
                 if getattr(self, name) != default:
                     raise ConfigError(

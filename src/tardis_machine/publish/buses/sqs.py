@@ -196,9 +196,7 @@ def _fit_group(group: str) -> str:
 
 def _check_queue(queue: str, flag: str) -> None:
     if not _QUEUE.fullmatch(queue):
-        raise ConfigError(
-            flag, re.sub(r"//.*@", "//***@", queue), "expected the queue's URL, https://host/…/name"
-        )
+        raise ConfigError(flag, queue, "expected the queue's URL, https://host/…/name")
 
 
 def _check_attribute(name: str, flag: str) -> None:
