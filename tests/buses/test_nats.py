@@ -133,6 +133,35 @@ def test_a_subject_of_another_stream_is_refused(nats: NatsServer, nats_bus: Make
         bus.connect()
 
 
+@pytest.mark.parametrize("template", [None, "{name}.{{{{symbol}}}}"])
+def test_a_stream_that_acknowledges_nothing_is_refused(
+    nats: NatsServer, nats_bus: Make, name: str, template: str | None
+):
+    """Though the stream of another subject does: everything would be sent again for ever."""
+    subjects = [name, f"{name}.*"]
+    with_jetstream(nats.url, lambda js: js.add_stream(name=name, subjects=subjects, no_ack=True))
+    books = f"{name}-books"
+    with_jetstream(nats.url, lambda js: js.add_stream(name=books, subjects=[books]))
+    bus = nats_bus(
+        nats.url,
+        stream=None,
+        create=False,
+        subject_routing={"bookChange": books},
+        subject_template=template and template.format(name=name),
+    )
+
+    with pytest.raises(BusUnavailableError, match=r"no_ack.*--nats-mode core"):
+        bus.check()
+    sent = records(bus, 20)
+    result = bus.send(sent, 10)
+
+    assert {"no_ack" in str(failure.error) for failure in result.failures} == {True}
+    assert from_stream(nats.url, name) == []
+    # What a template makes is not told apart from a pattern: the whole bus has to wait then.
+    taken = [] if template else [record for record in sent if record.destination == books]
+    assert len(from_stream(nats.url, books)) == result.delivered == len(taken)
+
+
 def test_a_stream_deleted_meanwhile_fails_retriably(nats: NatsServer, nats_bus: Make, name: str):
     bus = nats_bus(nats.url, create=False)
     with_jetstream(nats.url, lambda js: js.add_stream(name=name, subjects=[name]))

@@ -329,21 +329,32 @@ class NatsEventBus(EventBus[NatsConfig]):
         for subject in subjects:
             try:
                 stream = await js.find_stream_name_by_subject(subject)
-                await self._look_at_bounds(js, stream)
+                config = (await js.stream_info(stream)).config
             except errors.NotFoundError:
                 missing[subject] = None
                 continue
             except _errors() as error:
                 raise self._unavailable(f"JetStream: {error}") from None
             self._streams.append(stream)
-            if self.config.stream not in {None, stream}:
-                reason = f"taken by stream {stream}, not by {self.config.stream}"
+            self._look_at_bounds(stream, config)
+            reason = self._unfit(stream, config)
+            if reason is not None and "*" in subject:  # no record is known by its pattern
+                raise self._unavailable(f"{subject}: {reason}")
+            if reason is not None:
                 missing[subject] = self._unavailable(reason, subject)
         return missing
 
-    async def _look_at_bounds(self, js: Any, stream: str) -> None:
+    def _unfit(self, stream: str, config: Any) -> str | None:
+        """Tell why a stream that takes a subject is not the one for us."""
+        if self.config.stream not in {None, stream}:
+            return f"taken by stream {stream}, not by {self.config.stream}"
+        if config.no_ack:  # everything would be sent again for ever
+            mode = self.config.flag("mode")
+            return f"stream {stream} acknowledges nothing (no_ack): change that, or use {mode} core"
+        return None
+
+    def _look_at_bounds(self, stream: str, config: Any) -> None:
         """Remember a stream that refuses what is new when it is full."""
-        config = (await js.stream_info(stream)).config
         bounds = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
         bounded = any(bound is not None and bound > 0 for bound in bounds)
         if config.discard == _REFUSES and bounded and stream not in self._bounded:
