@@ -14,7 +14,11 @@ import nats as client
 import pytest
 
 from tardis_machine.publish.buses.base import EventBus
-from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
+from tardis_machine.publish.buses.errors import (
+    BusUnavailableError,
+    NotSentError,
+    RecordRejectedError,
+)
 from tardis_machine.publish.loads import fitting
 from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_stream
@@ -160,6 +164,38 @@ def test_a_stream_that_acknowledges_nothing_is_refused(
     # What a template makes is not told apart from a pattern: the whole bus has to wait then.
     taken = [] if template else [record for record in sent if record.destination == books]
     assert len(from_stream(nats.url, books)) == result.delivered == len(taken)
+
+
+@pytest.mark.parametrize("mode", ["jetstream", "core"])
+def test_a_subject_without_permission_fails_alone(
+    start_nats: StartNats, nats_bus: Make, name: str, mode: str
+):
+    """The server says so once and answers nothing: its silence is not the bus's."""
+    server = start_nats(
+        "authorization { users: [ { user: all, password: p }, { user: some, password: p, "
+        f'permissions: {{ publish: {{ allow: ">", deny: "{name}.S1" }} }} }} ] }}'
+    )
+    everybody = server.url.replace("//", "//all:p@")
+    with_jetstream(everybody, lambda js: js.add_stream(name=name, subjects=[f"{name}.*"]))
+    bus = nats_bus(
+        server.url,
+        user="some",
+        pass_="p",
+        mode=mode,
+        create=False,
+        subject_template=f"{name}.{{{{symbol}}}}",
+    )
+    sent = records(bus, 500)
+    others = [record for record in sent if record.destination != f"{name}.S1"]
+
+    result = bus.send(sent, 5)
+    causes = [(sent[p], e) for p, e in result.failures if not isinstance(e, NotSentError)]
+    assert {record.destination for record, _ in causes} == {f"{name}.S1"}
+    assert {str(e) for _, e in causes} == {f"nats {name}.S1: no permission to publish"}
+    failed = [sent[failure.place] for failure in result.failures]
+    assert bus.send([record for record in failed if record in others], 5).failures == []
+
+    assert_promises_kept(others, from_stream(everybody, name))
 
 
 def test_a_stream_deleted_meanwhile_fails_retriably(nats: NatsServer, nats_bus: Make, name: str):

@@ -50,6 +50,9 @@ _STORED_OVERHEAD: Final = 256
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _UNACCEPTABLE: Final = frozenset({10054, 10097})
 """Codes of a stream that refuses a message for the size of it or of its headers."""
+_FORBIDDEN: Final = 403
+"""Our own code for what we have no permission to publish: the server has none."""
+_DENIED: Final = re.compile(r'permissions violation for publish to "(.+)"')
 _NOT_IN_VALUE: Final = re.compile(r"[.*>\s\x00-\x1f\x7f]")
 _SUBJECT: Final = re.compile(r"[^.*>\s\x00-\x1f\x7f]+(\.[^.*>\s\x00-\x1f\x7f]+)*")
 _SERVER: Final = re.compile(
@@ -315,7 +318,11 @@ class NatsEventBus(EventBus[NatsConfig]):
         }
 
     async def _on_error(self, error: Exception) -> None:
-        self._trouble = str(error) or type(error).__name__
+        denied = _DENIED.search(str(error))
+        if denied is not None:  # all the answer there is to such a message
+            self._window.deny(denied[1])
+        else:
+            self._trouble = str(error) or type(error).__name__
 
     async def _on_closed(self) -> None:
         self._window.wake()
@@ -430,22 +437,29 @@ class NatsEventBus(EventBus[NatsConfig]):
         while window.waiting and self._client.is_connected:
             if not await window.changed(deadline):
                 break
-        refused = False
-        for place, (code, reason) in window.refused.items():
-            if code in _UNACCEPTABLE:
-                fates.fail([place], self._rejected(records[place], reason))
-            else:
-                refused = True
-                fates.fail([place], self._unavailable(reason, records[place].destination))
+        codes = self._fail_refused(records, fates, window)
         if window.waiting:
             fates.fail(window.waiting, self._unavailable(self._trouble or _LATE))
-            # Late acknowledgements must not be taken for those of the next attempt.
+        if window.waiting or _FORBIDDEN in codes:
+            # Late answers must not be taken for those of the next attempt.
             await self._disconnect()
         fates.deliver(
             [place for place in sent if fates.is_open(place)], duplicates=window.duplicates
         )
         self._hold_back(records, fates)
-        self._careful = refused
+        self._careful = bool(codes - _UNACCEPTABLE - {_FORBIDDEN})
+
+    def _fail_refused(
+        self, records: Sequence[Record], fates: Fates, window: "_Window"
+    ) -> frozenset[int]:
+        """Tell what became of what was refused; gives the codes it was refused with."""
+        for place, (code, reason) in window.refused.items():
+            record = records[place]
+            if code in _UNACCEPTABLE:
+                fates.fail([place], self._rejected(record, reason))
+            else:
+                fates.fail([place], self._unavailable(reason, record.destination))
+        return frozenset(code for code, _ in window.refused.values())
 
     async def _publish(
         self, records: Sequence[Record], places: Sequence[int], deadline: float, window: "_Window"
@@ -480,10 +494,12 @@ class NatsEventBus(EventBus[NatsConfig]):
 
     async def _publish_core(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         errors = require("nats.errors", extra=_EXTRA)
-        places = fates.open()
+        window = self._window
+        window.begin()
         try:
-            for place in places:
+            for place in fates.open():
                 record = records[place]
+                window.add(place, record.destination)
                 headers = dict(record.headers)
                 headers[_MESSAGE_ID] = record.event.event_id
                 await self._client.publish(record.destination, record.value, headers=headers)
@@ -492,7 +508,8 @@ class NatsEventBus(EventBus[NatsConfig]):
             reason = self._trouble or str(error) or type(error).__name__
             await self._disconnect()
             raise self._unavailable(reason) from None
-        fates.deliver(places)
+        self._fail_refused(records, fates, window)  # there is no other answer, and no later one
+        fates.deliver(fates.open())
 
     def _hold_back(self, records: Sequence[Record], fates: Fates) -> None:
         reason = self._trouble or "held back behind a message that was not stored"
@@ -613,6 +630,13 @@ class _Window:
                 self._refuse(index, answer.error.err_code, answer.error.description)
             elif answer.duplicate:
                 self.duplicates += 1
+        self._reply.set()
+
+    def deny(self, subject: str) -> None:
+        """Take the news that nothing may be published to a subject, told in lower case."""
+        for index in [i for i, waits in self.waiting.items() if waits.lower() == subject]:
+            del self.waiting[index]
+            self._refuse(index, _FORBIDDEN, "no permission to publish")
         self._reply.set()
 
     def _refuse(self, index: int, code: int, reason: str) -> None:
