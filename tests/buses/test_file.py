@@ -1,7 +1,10 @@
 """Records as lines of JSON in a file."""
 
 import base64
+import fcntl
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,33 @@ def test_a_torn_line_is_cut_before_the_next_is_written(tmp_path: Path, torn: byt
     assert len([json.loads(line) for line in content.splitlines()]) == 5
 
 
+def test_several_may_append_to_one_file(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    one, other = (FileEventBus(FileConfig(path=path)) for _ in range(2))
+    sent = records(one, 30)
+
+    for start, bus in ((0, one), (10, other), (20, one)):
+        assert bus.send(sent[start : start + 10], 1).delivered == 10
+    one.close()
+    other.close()
+
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [base64.b64decode(line["value"]) for line in found] == [r.value for r in sent]
+
+
+def test_whoever_keeps_the_file_locked_is_waited_for(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    bus = FileEventBus(FileConfig(path=path))
+    with path.open("wb") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        result = bus.send(records(bus, 2), 0.05)
+    assert {str(failure.error) for failure in result.failures} == {
+        f"file {path}: another process keeps it locked"
+    }
+    assert bus.send(records(bus, 2), 1).delivered == 2
+    bus.close()
+
+
 def test_a_file_that_cannot_be_written_is_trouble_that_passes(tmp_path: Path):
     (tmp_path / "taken").write_text("a file, not a folder")
     bus = FileEventBus(FileConfig(path=tmp_path / "taken" / "events.ndjson"))
@@ -64,6 +94,28 @@ def test_a_full_disk_leaves_no_half_written_batch():
 
     assert result.delivered == 0
     assert all(failure.error.retriable for failure in result.failures)
+
+
+def test_what_was_written_of_a_failed_batch_is_cut_off(tmp_path: Path):
+    path = tmp_path / "events.ndjson"
+    bus = FileEventBus(FileConfig(path=path))
+    sent = records(bus, 10)
+    bus.send(sent[:2], 1)
+    whole = path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * len(whole), before[1]))
+    try:
+        result = bus.send(sent[2:], 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert result.delivered == 0
+    assert path.read_bytes() == whole
+    assert bus.send(sent[2:], 1).delivered == 8
+    bus.close()
+    assert len(path.read_bytes().splitlines()) == 10
 
 
 def test_a_folder_is_refused_at_start(tmp_path: Path):

@@ -1,11 +1,15 @@
 """Records as JSON lines in a file, for debugging and for reading back."""
 
 import base64
+import fcntl
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,6 +19,9 @@ from tardis_machine.publish.buses.errors import BusUnavailableError
 from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.record import Record
 from tardis_machine.publish.routing import DEFAULT_KEY, Routing, static_headers
+
+_LOOK_S: Final = 0.01
+"""How often to look whether another process is done with the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +57,7 @@ class FileConfig(BusConfig, section="file", title="File"):
 
 
 class FileEventBus(EventBus[FileConfig]):
-    """Appends; a line torn by a crash is cut off before the next one is written."""
+    """Appends, as others may; a line torn by a crash is cut off before the next one is written."""
 
     name = "file"
     config_type = FileConfig
@@ -59,7 +66,6 @@ class FileEventBus(EventBus[FileConfig]):
     def __init__(self, config: FileConfig) -> None:
         super().__init__(config)
         self._file: FileIO | None = None
-        self._end = 0
 
     @property
     def _is_open(self) -> bool:
@@ -77,7 +83,6 @@ class FileEventBus(EventBus[FileConfig]):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
-            self._end = _whole_lines(self._file)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -96,15 +101,29 @@ class FileEventBus(EventBus[FileConfig]):
         data = msgspec.json.Encoder().encode_lines([_fields(records[place]) for place in places])
         assert self._file is not None
         try:
-            self._file.seek(self._end)
-            self._file.truncate()
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            with self._alone(self._file, deadline):
+                _append(self._file, data)
         except OSError as error:
             raise self._refused(error) from error
-        self._end += len(data)
         fates.deliver(places)
+
+    @contextmanager
+    def _alone(self, file: FileIO, deadline: float) -> Iterator[None]:
+        """Keep others who append to the file from doing so meanwhile."""
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    reason = "another process keeps it locked"
+                    raise self._unavailable(reason, str(self._path)) from None
+                time.sleep(_LOOK_S)
+            else:
+                break
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
 
     @property
     def _path(self) -> Path:
@@ -121,6 +140,21 @@ def _fields(record: Record) -> dict[str, object]:
         "headers": dict(record.headers),
         "value": base64.b64encode(record.value).decode(),
     }
+
+
+def _append(file: FileIO, data: bytes) -> None:
+    """Write all of it behind the last line that is whole, or nothing."""
+    end = _whole_lines(file)
+    try:
+        file.seek(end)
+        file.truncate()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        with suppress(OSError):
+            file.truncate(end)
+        raise
 
 
 def _whole_lines(file: FileIO) -> int:
