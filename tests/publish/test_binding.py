@@ -1,5 +1,7 @@
 """What a journal is bound to: where records go, and no secret."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,40 @@ def test_a_bus_is_known_by_where_it_goes(name: str) -> None:
     assert "hunter" not in given
     assert where(name, GIVEN[name] | THE_SAME[name]) == given
     assert where(name, GIVEN[name] | ELSEWHERE[name]) != given
+
+
+def test_a_stream_of_kinesis_is_known_by_the_region_that_the_sdk_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another region it is another stream, though no flag says so."""
+    files = tmp_path / "config"
+    files.write_text("[profile desk]\nregion = us-east-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(files))
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    stream: dict[str, object] = {"stream": "bronze"}
+    assert where("kinesis", stream) == "stream bronze"
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    assert where("kinesis", stream) == "stream bronze"
+    monkeypatch.setenv("AWS_PROFILE", "desk")
+    assert where("kinesis", stream) == "stream bronze, region us-east-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert where("kinesis", stream) == where("kinesis", stream | {"region": "eu-west-1"})
+
+
+def test_nothing_of_aws_is_imported_for_other_buses() -> None:
+    program = """
+import sys
+from tardis_machine.publish.binding import destinations
+from tardis_machine.publish.buses import bus_config
+
+destinations({"kafka": bus_config("kafka", {"brokers": "a:9092", "topic": "bronze"})})
+print("botocore" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_it_reads_well() -> None:

@@ -15,8 +15,10 @@ def destinations(buses: Mapping[str, BusConfig]) -> dict[str, str]:
 def _destination(config: BusConfig) -> str:
     parts = []
     for option in options(type(config)):
-        value = getattr(config, option.name)
-        if option.name in (*config.needs, *config.service) and value is not None:
+        if option.name not in (*config.needs, *config.service):
+            continue
+        value = config.in_force(option.name)
+        if value is not None:
             if isinstance(value, tuple):
                 value = tuple(sorted(value))
             elif isinstance(value, Path):

@@ -212,6 +212,16 @@ class AwsEventBus(EventBus[A]):
         return BusUnavailableError(self.name, reason, destination=destination)
 
 
+def sdk_region() -> str | None:
+    """Find the region as the SDK does: in its variables, else in its files."""
+    session = require("botocore.session", extra=_EXTRA).Session()
+    try:
+        region: str | None = session.get_config_variable("region")
+    except require("botocore.exceptions", extra=_EXTRA).BotoCoreError:
+        return None  # a profile that is not there, for one: the client will say so
+    return region
+
+
 def code_of(error: Any) -> str:
     """Give the service's word for an error, if it has answered at all."""
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))

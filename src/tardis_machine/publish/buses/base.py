@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.extras import expect
@@ -69,6 +69,10 @@ class BusConfig(Section, ABC):
     def enabled(self) -> bool:
         """Tell whether the bus is on."""
         return all(getattr(self, name) for name in self.needs)
+
+    def in_force(self, name: str) -> Any:
+        """Give a setting as it takes effect: the client may find elsewhere what is not set."""
+        return getattr(self, name)
 
     @property
     def may_create(self) -> bool:

@@ -5,11 +5,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tardis_machine.config import ConfigError, bytes_size, setting
 from tardis_machine.extras import require
-from tardis_machine.publish.buses.aws import AwsConfig, AwsEventBus, code_of
+from tardis_machine.publish.buses.aws import AwsConfig, AwsEventBus, code_of, sdk_region
 from tardis_machine.publish.buses.errors import BusError
 from tardis_machine.publish.record import Record, Target
 from tardis_machine.publish.routing import DEFAULT_KEY, MISSING, Routing, static_headers
@@ -56,6 +56,11 @@ class KinesisConfig(AwsConfig, section="kinesis", title="Kinesis"):
     @property
     def may_create(self) -> bool:
         return self.create
+
+    def in_force(self, name: str) -> Any:
+        """Find the region, too: in another one, a stream of the same name is another stream."""
+        value = super().in_force(name)
+        return sdk_region() if name == "region" and value is None else value
 
     def routing(self) -> Routing:
         """Streams by route or the one stream, keys by template."""
