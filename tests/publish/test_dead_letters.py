@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from tardis_machine.config import ConfigError
+from tardis_machine.publish import dead_letters
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, DeadLettersFullError, read
-from tardis_machine.publish.resend import resend
+from tardis_machine.publish.resend import Resent, resend
 from tests.buses.arrivals import from_stream
 from tests.buses.events import CONTEXT, events
 from tests.cli.conftest import Launch, Run
@@ -104,6 +106,35 @@ def test_two_runs_do_not_send_the_same_letters(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another process"):
         list(resend(tmp_path, buses, PublishConfig()))
     assert list(first) == []
+
+
+@pytest.mark.parametrize("step", ["open_private", "write_all"])
+def test_a_letter_that_is_written_while_others_are_sent_again_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its file is taken away when it has been opened, or when it is locked to be written to."""
+    dead = DeadLetters(tmp_path, "file")
+    dead.add(letters(dead, 3))
+    buses = {"file": FileConfig(path=tmp_path / "events")}
+    sent: list[Resent] = []
+    run = threading.Thread(target=lambda: sent.extend(resend(tmp_path, buses, PublishConfig())))
+    take = getattr(dead_letters, step)
+
+    def take_after_the_run_has_begun(*arguments: Any) -> Any:
+        opened = take(*arguments) if step == "open_private" else None
+        if run.ident is None:
+            run.start()
+            wait_until(lambda: not dead.path.exists(), "the letters are not in work")
+            run.join(0.5 if step == "write_all" else None)  # it waits for whoever writes
+            assert run.is_alive() is (step == "write_all")
+        return opened if step == "open_private" else take(*arguments)
+
+    monkeypatch.setattr(dead_letters, step, take_after_the_run_has_begun)
+    assert dead.add(letters(dead, 2, start=3)) == 2
+    run.join()
+    left = positions(dead.path) if dead.path.exists() else []
+    assert sum(each.delivered for each in sent) + len(left) == 5
+    assert left == ([3, 4] if step == "open_private" else [])
 
 
 def test_a_killed_run_loses_no_letter(

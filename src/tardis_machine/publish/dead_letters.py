@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ class DeadLetters:
         lines = [msgspec.json.encode(letter) + b"\n" for letter in letters]
         count = self._fitting(lines)
         make_directory(self.path.parent)
-        fd = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        fd = self._open()
         try:
             start = os.fstat(fd).st_size
             # What power loss has torn stays a line of its own.
@@ -127,6 +128,21 @@ class DeadLetters:
         if start == 0:
             sync_directory(self.path.parent)
         return count
+
+    def _open(self) -> int:
+        """Open the file and lock it: what is sent again from it must not miss what is written."""
+        while True:
+            fd = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(fd), self.path.stat()):
+                    return fd
+            except FileNotFoundError:
+                pass  # like another file in its place: it was taken away meanwhile
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
 
     def _fitting(self, lines: Sequence[bytes]) -> int:
         if self._max_bytes is None:
@@ -146,6 +162,12 @@ class DeadLetters:
 def in_work(path: Path) -> Path:
     """Name the file that letters are sent again from: what it was, and that it is at work."""
     return path.with_name(path.name + IN_WORK)
+
+
+def wait_for_writer(path: Path) -> None:
+    """Wait until a file that was renamed is complete: nobody begins to write to it any more."""
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _size(path: Path) -> int:

@@ -24,6 +24,7 @@ from tardis_machine.publish.dead_letters import (
     Unreadable,
     in_work,
     read,
+    wait_for_writer,
 )
 from tardis_machine.publish.record import Record
 from tardis_machine.publish.settling import settle
@@ -104,6 +105,7 @@ def _work_off(
 ) -> Iterator[Resent]:
     """Send one file's letters; it is gone when each of them is delivered or back."""
     unreadable = 0
+    wait_for_writer(work)
 
     def letters() -> Iterator[DeadLetter]:
         nonlocal unreadable
