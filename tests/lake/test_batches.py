@@ -10,12 +10,13 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame, SparkSession
 
+from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import silver
 from tardis_machine.lake.batches import Written, write_batch, write_silver
 from tardis_machine.lake.groups import grouped, summed_up
 from tardis_machine.lake.rebuild import rebuild
-from tardis_machine.lake.spans import Span, condition
+from tardis_machine.lake.spans import LAST_US, Span, condition
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Commit, Tables
 from tests.lake.conftest import records
 from tests.lake.events import START_US, book_change, trade
@@ -83,6 +84,27 @@ def test_a_batch_is_written_once_however_often_it_comes(
         ("bid", 0, Decimal("61130.5")),
         ("bid", 1, Decimal(61130)),
     ]
+
+
+def test_one_hostile_record_costs_only_itself(spark: SparkSession, tmp_path: Path) -> None:
+    # Braces stand for names in statements of Spark's.
+    tables = Tables(spark, str(tmp_path / "{env}"))
+    last = pb.NormalizedEvent.FromString(trade(2, trade_id="t2"))
+    last.local_ts.FromMicroseconds(LAST_US)
+    values = [
+        trade(0, trade_id="t0"),
+        # The longest that a folder can be named after.
+        trade(1, trade_id="t1", exchange="{b}/'" * 16),
+        last.SerializeToString(),
+        trade(3, exchange="/" * 81),
+        trade(4, exchange="a\0"),
+        b"\xfb\x0e\x74",
+    ]
+    for inserted in (3, 0):
+        written = write_batch(tables, records(spark, values), Commit(f"stream/{inserted}", 0))
+        assert written == Written(3, inserted, {"trade": inserted})
+    tables.delete_matching(tables.read(QUARANTINE), QUARANTINE, "id")
+    assert tables.read(QUARANTINE).count() == 0
 
 
 def test_what_a_batch_repeats_is_known_before_it_is_written(spark: SparkSession) -> None:
@@ -275,6 +297,8 @@ def test_spans_are_those_of_each_exchange_and_day() -> None:
     )
     around_midnight = Span("a", START_US, START_US).widened(1)
     assert "IN (DATE'2024-02-29', DATE'2024-03-01')" in condition([around_midnight], "t")
+    at_the_end = Span("a", LAST_US, LAST_US).widened(1)
+    assert "IN (DATE'9999-12-31')" in condition([at_the_end], "t")
 
 
 def test_a_small_batch_is_one_file_of_each_table(spark: SparkSession, tables: Tables) -> None:

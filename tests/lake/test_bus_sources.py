@@ -109,6 +109,16 @@ def test_redis_tells_trimmed_streams_from_deleted_entries(redis: RedisServer) ->
     own.client.close()
 
 
+def test_a_redis_entry_with_any_fields_is_read(redis: RedisServer) -> None:
+    own = Redis(redis)
+    own.client.xadd(own.name, {b"\xff": b"\xff", b"value": b"a"})
+    own.client.xadd(own.name, {b"\xff": b"alone"})
+    reader = own.reader()
+    begin = reader.initialOffset()
+    assert values(reader, begin, reader.latestOffset(begin, TEN)) == [b"a", b""]
+    own.client.close()
+
+
 def test_redis_streams_of_a_template_are_found_as_they_come(redis: RedisServer) -> None:
     own = Redis(redis, key_template="x")
     pattern = redis_source.pattern(own.name + "[1].{{exchange}}.{{symbol}}")

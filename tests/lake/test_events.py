@@ -65,6 +65,10 @@ def changed(**fields: object) -> bytes:
         (changed(event_id=""), "no event id"),
         (changed(event_id="A" * 32), "no event id"),
         (changed(trade=None), "no payload"),
+        # A group of an unknown number that ends as another.
+        (b"\xfb\x0e\x74", "failed to decode"),
+        (changed(exchange="é" * 41), "exchange of more than 80 bytes"),
+        (changed(exchange="a\0"), "exchange with a NUL"),
     ],
 )
 def test_what_bronze_cannot_take_has_a_reason(value: bytes | None, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import nats as nats_client
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from tardis_machine.lake import streaming
 from tardis_machine.lake.errors import DataLossError, LakeError
@@ -70,6 +72,13 @@ def test_kafka_lands_in_bronze_quarantine_and_silver_once(
     run_kafka(tables, kafka_config, streaming.default_checkpoint(tables.root, "again"))
     assert tables.read(SILVER["trade"]).count() == 601
     assert tables.read(QUARANTINE).count() == 1
+
+
+def test_a_checkpoint_is_found_by_its_very_name(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "{env}[a]*"
+    place.mkdir()
+    (place / "metadata").write_text('{"id": "that one"}')
+    assert streaming.checkpoint_id(spark, f"{place}/") == "that one"
 
 
 class JetStream:

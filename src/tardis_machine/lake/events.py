@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import unknown_fields
+from google.protobuf.message import DecodeError
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
 from tardis_machine.lake.decode.columns import TIME, outside_time, words
@@ -45,6 +46,8 @@ does."""
 
 _ID: Final = r"^[0-9a-f]{32}$"
 _FIRST_PAYLOAD: Final = 100
+# A folder is named after it, which has 255 bytes at most: `exchange=`, and up to three for each.
+_MOST_EXCHANGE_BYTES: Final = 80
 
 
 def inspected(records: "DataFrame") -> "DataFrame":
@@ -70,7 +73,7 @@ def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in outside_time(local):
             reasons.setdefault(row, "local_ts lies outside the years 1970 to 9999")
         _refuse(pc.is_null(local), "no local_ts", reasons)
-        _refuse(pc.equal(envelope.column("exchange"), ""), "no exchange", reasons)
+        _refuse_exchanges(envelope.column("exchange"), reasons)
         valid = pc.match_substring_regex(envelope.column("event_id"), _ID)
         _refuse(pc.invert(valid), "no event id of 32 hex characters", reasons)
         _refuse(pc.is_null(case), "no payload", reasons)
@@ -125,12 +128,28 @@ def _named_newer(case: pa.Array, values: pa.Array, reasons: dict[int, str]) -> p
     for row in pc.indices_nonzero(pc.is_null(case)).to_pylist():
         if row in reasons:
             continue
-        event = bronze_pb2.NormalizedEvent.FromString(values[row].as_py())
+        try:
+            event = bronze_pb2.NormalizedEvent.FromString(values[row].as_py())
+        except DecodeError as error:
+            # Fields of unknown numbers, which are skipped elsewhere, are looked at only here.
+            reasons[row] = f"failed to decode: {error}"
+            continue
         fields = unknown_fields.UnknownFieldSet(event)
         numbers = (fields[index].field_number for index in range(len(fields)))
         if any(number >= _FIRST_PAYLOAD for number in numbers):
             cases[row] = NEWER
     return pa.array(cases, pa.string())
+
+
+def _refuse_exchanges(exchanges: pa.Array, reasons: dict[int, str]) -> None:
+    """Find exchanges that no folder of a table can be named after."""
+    _refuse(pc.equal(exchanges, ""), "no exchange", reasons)
+    _refuse(
+        pc.greater(pc.binary_length(exchanges), _MOST_EXCHANGE_BYTES),
+        f"exchange of more than {_MOST_EXCHANGE_BYTES} bytes",
+        reasons,
+    )
+    _refuse(pc.match_substring(exchanges, "\0"), "exchange with a NUL", reasons)
 
 
 def _refuse(mask: pa.Array, reason: str, reasons: dict[int, str]) -> None:

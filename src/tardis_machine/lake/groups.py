@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tardis_machine.lake.decode.envelopes import parts
-from tardis_machine.lake.spans import Span
+from tardis_machine.lake.spans import LAST_US, Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ _PART: Final = pa.struct(
     ]
 )
 _KEYS: Final = ["payload_case", "exchange", "day"]
-_ALL_TIMES: Final = (0, 253_402_300_799_999_999)
+_ALL_TIMES: Final = (0, LAST_US)
 _NO_ID: Final = "0" * 32
 _TOLD: Final = pa.binary(16)
 

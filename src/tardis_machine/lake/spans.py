@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 DAY_US: Final = 86_400_000_000
+LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999, where Spark's times end."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # With more pieces than this, days alone tell which files to read.
 _MOST_RANGES: Final = 200
@@ -18,8 +20,10 @@ class Span(NamedTuple):
     last: int
 
     def widened(self, slack_us: int) -> "Span":
-        """Reach further at both ends."""
-        return self._replace(first=max(self.first - slack_us, 0), last=self.last + slack_us)
+        """Reach further at both ends, as far as there are times."""
+        return self._replace(
+            first=max(self.first - slack_us, 0), last=min(self.last + slack_us, LAST_US)
+        )
 
     @property
     def days(self) -> range:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHECKPOINTS: Final = "_checkpoints"
+_PATTERNS: Final = re.compile(r"[\\{}\[\]*?]")
 
 
 def default_checkpoint(root: str, name: str) -> str:
@@ -33,7 +35,9 @@ def checkpoint_id(spark: "SparkSession", checkpoint: str) -> str:
     Batches are numbered from 0 in each checkpoint. With a name of our own in the id's place, the
     first batches of a new checkpoint would pass for those of the old one, and be skipped.
     """
-    [row] = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+    # A path that is read may be a pattern, one that is written is not.
+    place = _PATTERNS.sub(r"\\\g<0>", checkpoint.rstrip("/"))
+    [row] = spark.read.text(f"{place}/metadata").collect()
     identity: str = json.loads(row["value"])["id"]
     return identity
 

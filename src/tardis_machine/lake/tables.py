@@ -17,7 +17,7 @@ from tardis_machine.lake.records import KEPT
 from tardis_machine.lake.spans import listed, literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -259,15 +259,11 @@ class Tables:
         matched = " AND ".join(
             [*([where] if where else []), *(f"t.{key} = s.{key}" for key in keys)]
         )
-        statement = (
-            f"MERGE WITH SCHEMA EVOLUTION INTO {self.name(table)} t USING {{source}} s "
-            f"ON {matched} WHEN NOT MATCHED THEN INSERT *"
-        )
+        into = f"MERGE WITH SCHEMA EVOLUTION INTO {self.name(table)} t"
+        on = f"ON {matched} WHEN NOT MATCHED THEN INSERT *"
 
         def merge() -> int:
-            source = rows()
-            [result] = source.sparkSession.sql(statement, source=source).collect()
-            inserted: int = result["num_inserted_rows"]
+            inserted: int = _merged(into, rows(), on)["num_inserted_rows"]
             return inserted
 
         return retried(f"merge into {table.path}", merge)
@@ -295,15 +291,19 @@ class Tables:
 
     def delete_matching(self, rows: "DataFrame", table: Table, key: str) -> None:
         """Delete the rows whose key is among these."""
-        statement = (
-            f"MERGE INTO {self.name(table)} t USING {{source}} s ON t.{key} = s.{key} "
-            "WHEN MATCHED THEN DELETE"
-        )
+        into = f"MERGE INTO {self.name(table)} t"
+        on = f"ON t.{key} = s.{key} WHEN MATCHED THEN DELETE"
         keys = rows.select(key).distinct()
-        retried(
-            f"delete in {table.path}",
-            lambda: self.spark.sql(statement, source=keys).collect(),
-        )
+        retried(f"delete in {table.path}", lambda: _merged(into, keys, on))
+
+
+def _merged(into: str, source: "DataFrame", on: str) -> "Row":
+    """Merge rows, `s`, as SQL says; give what it tells of that."""
+    # Spark looks for names in braces, in texts and paths as well.
+    into, on = (part.replace("{", "{{").replace("}", "}}") for part in (into, on))
+    statement = f"{into} USING {{source}} s {on}"
+    [result] = source.sparkSession.sql(statement, source=source).collect()
+    return result
 
 
 def among(column: str, values: Sequence[str]) -> str:

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import EnumDescriptor
 
+from tardis_machine.lake.spans import LAST_US
+
 Defects = dict[int, str]
 """What keeps rows out of a Silver table, by row; the first thing found stays."""
 Read = Callable[[pa.RecordBatch, Defects], pa.Array]
@@ -15,7 +17,6 @@ DECIMAL: Final = pa.decimal128(38, 18)
 _WHOLE_DIGITS: Final = 20
 TIME: Final = pa.timestamp("us", tz="UTC")
 _LEVEL: Final = pa.struct([("price", DECIMAL), ("amount", DECIMAL)])
-_LAST_US: Final = 253_402_300_799_999_999  # the end of the year 9999, where Spark's times end
 
 
 class Column(NamedTuple):
@@ -127,9 +128,9 @@ def outside_time(values: pa.Array) -> list[int]:
     """Find times that Spark has no way to write, such as those of corrupted records."""
     numbers = values.cast(pa.int64())
     bounds = pc.min_max(numbers).as_py()
-    if bounds["min"] is None or (bounds["min"] >= 0 and bounds["max"] <= _LAST_US):
+    if bounds["min"] is None or (bounds["min"] >= 0 and bounds["max"] <= LAST_US):
         return []
-    outside = pc.or_(pc.less(numbers, 0), pc.greater(numbers, _LAST_US))
+    outside = pc.or_(pc.less(numbers, 0), pc.greater(numbers, LAST_US))
     found: list[int] = pc.indices_nonzero(outside).to_pylist()
     return found
 

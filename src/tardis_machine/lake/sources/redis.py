@@ -252,8 +252,9 @@ def _told(name: str, found: Any) -> State:
 
 def _row(name: str, entry: bytes, fields: Mapping[bytes, bytes]) -> Row:
     place = Id.parse(entry)
-    headers = [(key.decode(), text) for key, text in fields.items() if key != _VALUE]
-    headers.append(("entry-id", entry))
+    # Whatever someone named a field: tables keep none but the value.
+    named = ((key.decode(errors="replace"), text) for key, text in fields.items() if key != _VALUE)
+    headers = [*named, ("entry-id", entry)]
     value = fields.get(_VALUE, b"")
     return Row(name, 0, place.offset, place.ms * 1000, name.encode(), headers, value)
 
