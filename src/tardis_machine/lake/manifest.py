@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 from tardis_machine.lake.records import schema_of
 from tardis_machine.lake.spans import moment
@@ -62,7 +63,10 @@ def finished(tables: Tables, layers: Sequence[str] = LAYERS) -> list[Done]:
 
 
 def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
-    """Append a finished unit's lines, once."""
+    """Append a finished unit's lines.
+
+    Where two backfills do the same at once, both do, and say the same.
+    """
     day = moment(unit.start)
     now = datetime.now(UTC)
     lines = [
@@ -84,4 +88,7 @@ def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
         for (layer, data_type), count in counts.items()
     ]
     rows = tables.spark.createDataFrame(lines, schema_of(MANIFEST.columns))
-    tables.append_once(rows.coalesce(1), MANIFEST, Commit(f"backfill/{unit.id}", unit.generation))
+    # Delta remembers ids for good: with the unit's own, a day that was dropped and brought in again
+    # would pass for written down.
+    commit = Commit(f"backfill/{unit.id}/{uuid4().hex}", unit.generation)
+    tables.append_once(rows.coalesce(1), MANIFEST, commit)

@@ -46,6 +46,15 @@ def test_days_go_from_the_layers_that_are_named(spark: SparkSession, tables: Tab
     assert days(tables) == {SILVER["trade"].path: 1, BARS.table.path: 1}
 
 
+def test_days_that_were_dropped_are_written_down_again(tables: Tables) -> None:
+    whole = replay("trade", minutes=(0, 1440))
+    for force in (False, True, False, True):
+        [unit] = plan([whole], manifest.finished(tables), force=force)
+        manifest.write_down(tables, unit, {(layer, "trade"): Count(1) for layer in LAYERS})
+        assert plan([whole], manifest.finished(tables)) == []
+        drop_days(tables, LAYERS, date(2024, 3, 2))
+
+
 def test_a_retention_counts_today_among_the_days_that_stay() -> None:
     config = DropDaysConfig(tables="lake", keep_days=3)
     assert config.first_kept(date(2024, 3, 10)) == date(2024, 3, 8)
