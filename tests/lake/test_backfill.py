@@ -12,11 +12,11 @@ from pyspark.sql import functions as f
 
 from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tardis_machine.history import History
-from tardis_machine.lake import backfill, manifest
+from tardis_machine.lake import backfill, manifest, streaming
 from tardis_machine.lake.batches import Commit, write_batch
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Table, Tables
-from tardis_machine.lake.units import LAYERS, Unit, case_of, plan
+from tardis_machine.lake.units import BRONZE, LAYERS, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
@@ -172,6 +172,17 @@ def test_force_replaces_what_a_mistake_left_and_verify_finds_it(
     assert [row.operation for row in history.collect()][-1] == "WRITE"
 
 
+def test_silver_follows_what_a_wider_backfill_adds_to_bronze(tables: Tables) -> None:
+    place = streaming.default_checkpoint(tables.root, "silver")
+    for symbols in (("XBTUSD",), None):
+        wanted = replay("trade", minutes=(0, 1), symbols=symbols)
+        run(tables, wanted, layers=(BRONZE,))
+        streaming.wait(streaming.start_silver(tables, place))
+    held = tables.read(EVENTS).select("event_id", "symbol").collect()
+    assert len({row.symbol for row in held}) > 1
+    assert ids(tables, "trade") == sorted(row.event_id for row in held)
+
+
 def shuffled(spark: SparkSession) -> int:
     """Tell how many bytes tasks have handed to each other so far."""
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)
@@ -232,7 +243,7 @@ def test_killed_between_any_two_tables_nothing_is_lost_or_twice(
         monkeypatch.setattr(Tables, name, killed)
 
     for name, table in (
-        ("replace", EVENTS),
+        ("insert_new", EVENTS),
         ("insert_new", SILVER["trade"]),
         ("append_once", MANIFEST),
     ):

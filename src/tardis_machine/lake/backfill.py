@@ -88,14 +88,22 @@ class UnitWriter:
         return read(self._tables, self._unit, {**self._source, "as": kind, **options})
 
     def _write_events(self) -> None:
-        types = self._unit.data_types
+        unit, tables = self._unit, self._tables
+        types = unit.data_types
         counted = Counted(
             partial(self.rows, "events"),
             {**_TROUBLES, **_of_types("data_type", types)},
             trouble=TROUBLE,
         )
-        where = f"bus = {literal(BUS)} AND {among('data_type', types)} AND {key(self._unit)}"
-        self._once(EVENTS, counted, lambda: self._tables.replace(counted, EVENTS, where))
+        if unit.is_forced:
+            where = f"bus = {literal(BUS)} AND {among('data_type', types)} AND {key(unit)}"
+            self._once(EVENTS, counted, lambda: tables.replace(counted, EVENTS, where))
+            return
+        # Only what is new: `lake silver` follows what is added, and leaves out what takes the
+        # place of other rows.
+        where = f"t.bus = {literal(BUS)} AND {among('t.data_type', types)} AND {key(unit, 't')}"
+        keys = (*EVENT_KEY, *_BUS_OF[EVENTS.path])
+        self._once(EVENTS, counted, lambda: tables.insert_new(counted, EVENTS, keys, where))
 
     def _write_rows(self, case: str) -> None:
         unit, table = self._unit, SILVER[case]

@@ -86,7 +86,7 @@ def start_silver(tables: Tables, checkpoint: str, *, max_files: int = 100) -> "S
     events = (
         tables.spark.readStream.format("delta")
         .option("maxFilesPerTrigger", max_files)
-        # A forced backfill replaces events in Bronze, and in Silver itself.
+        # A forced backfill replaces events in Bronze, and in Silver itself; all others only add.
         .option("skipChangeCommits", "true")
         .load(tables.path(EVENTS))
     )
