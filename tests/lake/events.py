@@ -18,6 +18,7 @@ def trade(
     symbol: str = "XBTUSD",
     late_us: int = 0,
     event_id: str | None = None,
+    live: bool = False,
 ) -> bytes:
     """Make the trade of that number; `late_us` is how much later this copy of it arrived."""
     event = pb.NormalizedEvent(
@@ -26,7 +27,7 @@ def trade(
         symbol=symbol,
         event_id=event_id or f"{number:020x}{late_us:012x}",
         position=number,
-        origin=pb.ORIGIN_REPLAY,
+        origin=pb.ORIGIN_REALTIME if live else pb.ORIGIN_REPLAY,
     )
     event.local_ts.FromMicroseconds(START_US + number * 1000 + late_us)
     event.ingest_ts.FromMicroseconds(START_US + 10**9)

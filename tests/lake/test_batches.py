@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from urllib.parse import urlsplit
@@ -23,21 +24,22 @@ from tests.lake.events import START_US, book_change, trade
 
 ZEROS = "00000000-0000-0000-0000-000000000000"
 HOUR_MS = 3_600_000
+live = partial(trade, live=True)
 
 
 def test_a_batch_is_written_once_however_often_it_comes(
     spark: SparkSession, tables: Tables
 ) -> None:
     values = [
-        *(trade(number, trade_id=f"t{number}") for number in range(10)),
-        trade(3, trade_id="t3"),  # published again
-        trade(4, trade_id="t4", late_us=70_000),  # the same trade from another server
-        trade(5, trade_id="t5", late_us=1, price="2"),  # another trade, whatever its id
-        trade(10),  # without an id
-        *(trade(number, trade_id=ZEROS) for number in (11, 12)),
-        *(trade(number, trade_id="") for number in (13, 14)),
+        *(live(number, trade_id=f"t{number}") for number in range(10)),
+        live(3, trade_id="t3"),  # published again
+        live(4, trade_id="t4", late_us=70_000),  # the same trade from another server
+        live(5, trade_id="t5", late_us=1, price="2"),  # another trade, whatever its id
+        live(10),  # without an id
+        *(live(number, trade_id=ZEROS) for number in (11, 12)),
+        *(live(number, trade_id="") for number in (13, 14)),
         b"garbage",
-        trade(15, price="0." + "1" * 19),
+        live(15, price="0." + "1" * 19),
         book_change(20, [("61130.5", "3"), ("61130", "0")], snapshot=True),
     ]
     batch = records(spark, values)
@@ -70,7 +72,7 @@ def test_a_batch_is_written_once_however_often_it_comes(
     assert held["silver"].symbol == "XBTUSD"
 
     # Taken by a second server in a later batch, and with an id that says nothing.
-    late = [trade(4, trade_id="t4", late_us=9), trade(11, trade_id=ZEROS, late_us=9)]
+    late = [live(4, trade_id="t4", late_us=9), live(11, trade_id=ZEROS, late_us=9)]
     later = write_batch(tables, records(spark, late), Commit("stream/a", 1))
     assert later.inserted == {"trade": 1}
 
@@ -113,16 +115,15 @@ def test_what_a_batch_repeats_is_known_before_it_is_written(spark: SparkSession)
         return sorted((g.case or "", g.repeats, g.twins, g.traded) for g in found)
 
     first, last = START_US + 1000, START_US + 3000
-    alone = [trade(1, trade_id="1"), trade(3, trade_id="3"), trade(2, trade_id="2")]
+    alone = [live(1, trade_id="1"), live(3, trade_id="3"), live(2, trade_id="2")]
     assert told(*alone) == [("trade", False, False, (first, last))]
-    assert told(*alone, trade(2, trade_id="2")) == [("trade", True, True, (first, last))]
-    assert told(*alone, trade(2, trade_id="2", late_us=9)) == [
-        ("trade", False, True, (first, last))
-    ]
-    other = trade(2, trade_id="2", exchange="deribit", late_us=9)
+    assert told(*alone, live(2, trade_id="2")) == [("trade", True, True, (first, last))]
+    assert told(*alone, live(2, trade_id="2", late_us=9)) == [("trade", False, True, (first, last))]
+    other = live(2, trade_id="2", exchange="deribit", late_us=9)
     assert {each[1:3] for each in told(*alone, other)} == {(False, False)}
     # Without ids no two of them are one, however alike.
-    assert told(trade(1, trade_id=ZEROS), trade(1, trade_id=ZEROS, late_us=9), b"garbage") == [
+    assert told(*(trade(1, trade_id="1", late_us=us) for us in (0, 9)))[0][2:] == (False, None)
+    assert told(live(1, trade_id=ZEROS), live(1, trade_id=ZEROS, late_us=9), b"garbage") == [
         ("", False, False, None),
         ("trade", False, False, None),
     ]
@@ -135,13 +136,27 @@ def test_what_a_batch_repeats_is_known_before_it_is_written(spark: SparkSession)
 
 
 def test_servers_may_take_one_trade_on_two_days(spark: SparkSession, tables: Tables) -> None:
-    copies = [trade(0, trade_id="a", late_us=us, event_id=f"{us + 9:032x}") for us in (-5, 0, 7)]
+    copies = [live(0, trade_id="a", late_us=us, event_id=f"{us + 9:032x}") for us in (-5, 0, 7)]
     first = write_batch(tables, records(spark, copies[:2]), Commit("stream/a", 0))
     assert first.inserted == {"trade": 1}
-    others = [copies[2], trade(1, trade_id="b")]
+    others = [copies[2], live(1, trade_id="b")]
     second = write_batch(tables, records(spark, others), Commit("stream/a", 1))
     assert second.inserted == {"trade": 1}
     assert sorted(row.trade_id for row in tables.read(SILVER["trade"]).collect()) == ["a", "b"]
+
+
+def test_trades_that_were_replayed_go_by_event_id_alone(
+    spark: SparkSession, tables: Tables
+) -> None:
+    # After a reconnect a recording has a trade again.
+    replayed = [trade(1, trade_id="a", late_us=us) for us in (7, 9)]
+    taken = [live(1, trade_id="a", late_us=us) for us in (1, 3)]
+    for number, values in enumerate((replayed, taken)):
+        write_batch(tables, records(spark, values), Commit("stream/a", number))
+    for _ in range(2):
+        origins = [row.origin for row in tables.read(SILVER["trade"]).collect()]
+        assert sorted(origins) == ["realtime", "replay", "replay"]
+        rebuild(tables)
 
 
 def test_an_event_id_is_there_once_even_if_its_content_changed(

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TRADE: Final = "trade"
+LIVE: Final = "realtime"
+"""The origin of what a server took from an exchange; all else has the times of a recording."""
 SUMMARY: Final = (
     "ARRAY<STRUCT<payload_case: STRING, exchange: STRING, day: DATE, first: BIGINT, last: BIGINT, "
     "events: BIGINT, latest: BIGINT, traded_first: BIGINT, traded_last: BIGINT, ids: BINARY, "
     "trades: BINARY>>"
 )
-"""What some records hold. `ids` and `trades` have 16 bytes for each event, and for each trade with
-an id: where no two are the same, nothing is there twice."""
+"""What some records hold. `ids` and `trades` have 16 bytes for each event, and for each live trade
+with an id: where no two are the same, nothing is there twice."""
 
 _PART: Final = pa.struct(
     [
@@ -50,9 +52,9 @@ class Group(NamedTuple):
     repeats: bool = True
     """Whether an event may be there more than once."""
     twins: bool = True
-    """Whether a trade may be there more than once, taken by several servers."""
+    """Whether a trade may be there more than once, taken by several live servers."""
     traded: tuple[int, int] | None = _ALL_TIMES
-    """The first and last exchange time of its trades that have an id, if any have."""
+    """The first and last exchange time of its live trades that have an id, if any have."""
 
 
 def grouped(events: "DataFrame") -> list[Group]:
@@ -67,10 +69,18 @@ def grouped(events: "DataFrame") -> list[Group]:
         f.count("*"),
         f.max(f.unix_micros("timestamp")),
         f.count_distinct(f.xxhash64("event_id")),
+        f.bool_or(f.col("origin") == LIVE),
     )
     return [
-        Group(case, Span(exchange, first, last), count, latest, distinct < count)
-        for case, exchange, _, first, last, count, latest, distinct in events.groupBy(*_KEYS)
+        Group(
+            case,
+            Span(exchange, first, last),
+            count,
+            latest,
+            repeats=distinct < count,
+            traded=_ALL_TIMES if live else None,
+        )
+        for case, exchange, _, first, last, count, latest, distinct, live in events.groupBy(*_KEYS)
         .agg(*counts)
         .collect()
     ]
@@ -161,7 +171,7 @@ def _told_ids(ids: pa.Array) -> pa.Array:
 
 
 def _told_trades(columns: Mapping[str, pa.Array], trades: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Give the exchange time of each trade with an id, and what tells it from all but its copies.
+    """Give the exchange time of each live trade with an id, and what only its copies share.
 
     Price, amount and side are left out: trades that differ in these alone are few.
     """
@@ -171,7 +181,8 @@ def _told_trades(columns: Mapping[str, pa.Array], trades: pa.Array) -> tuple[pa.
     own = parts(TRADE, trades.drop_null(), ("trade_id", "event_ts"))
     times = own.column("event_ts").cast(pa.int64())
     counts = pc.not_equal(pc.utf8_trim(own.column("trade_id"), "0-"), "")
-    counts = pc.and_(counts, times.is_valid())
+    live = pc.equal(columns["origin"].filter(trades.is_valid()), LIVE)
+    counts = pc.and_(pc.and_(counts, live), times.is_valid())
     times = times.filter(counts)
     there = pc.replace_with_mask(pa.repeat(False, len(trades)), trades.is_valid(), counts)
     shared = pc.binary_join_element_wise(

@@ -21,6 +21,7 @@ from tardis_machine.lake.decode.columns import (
 )
 from tardis_machine.lake.decode.envelopes import envelopes, payloads
 from tardis_machine.lake.events import enveloped, texts
+from tardis_machine.lake.groups import LIVE
 from tardis_machine.lake.records import schema_of
 
 if TYPE_CHECKING:
@@ -208,7 +209,16 @@ KEY: Final[dict[str, str]] = {
 }
 """The columns that all Silver tables begin with."""
 
-_SAME_TRADE: Final = ("exchange", "symbol", "trade_id", "event_ts", "price", "amount", "side")
+_SAME_TRADE: Final = (
+    "exchange",
+    "symbol",
+    "origin",
+    "trade_id",
+    "event_ts",
+    "price",
+    "amount",
+    "side",
+)
 
 DEFECT: Final = "defect"
 """Beside a table's columns: what keeps a row out of it."""
@@ -233,24 +243,25 @@ def one_of_each_trade(
     """Leave out trades that another server took as well: those in `known`, and all but one here.
 
     They are one when exchange, symbol, trade id, exchange time, price, amount and side agree. Ids
-    that are empty or all zeros, which some exchanges send, do not count. `twins` says that some of
-    these trades may be one.
+    that are empty or all zeros, which some exchanges send, do not count; nor does what was
+    replayed, where a trade has the same event id each time. `twins` says that some of these trades
+    may be one.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
     # One sent again has its event id in the table, and is found by that.
-    others = known.where(_tells_trades()).select(*_SAME_TRADE)
+    others = known.where(_may_be_another()).select(*_SAME_TRADE)
     fresh = trades.join(others, list(_SAME_TRADE), "left_anti")
     if not twins:
         return fresh
-    alone = f.when(_tells_trades(), None).otherwise(f.col("event_id"))
+    alone = f.when(_may_be_another(), None).otherwise(f.col("event_id"))
     return fresh.withColumn("_alone", alone).dropDuplicates([*_SAME_TRADE, "_alone"]).drop("_alone")
 
 
-def _tells_trades() -> "SparkColumn":
+def _may_be_another() -> "SparkColumn":
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-    return f.translate("trade_id", "0-", "") != ""
+    return (f.col("origin") == LIVE) & (f.translate("trade_id", "0-", "") != "")
 
 
 def book_levels(book_changes: "DataFrame") -> "DataFrame":
