@@ -36,9 +36,11 @@ def operations(tables: Tables, table: Table) -> list[str]:
 
 
 def test_only_days_that_changed_are_compacted(
-    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintain, "_FIRST_LOOK", 1)
+    # Above the tables, this is no partition.
+    tables = Tables(spark, str(tmp_path / "env=prod" / "day=1"))
     table = SILVER["trade"]
     for number, at in enumerate((0, 1, DAY_MS, DAY_MS + 1)):
         write_batch(tables, records(spark, [trade(at)]), Commit("a", number), may_repeat=False)

@@ -70,7 +70,7 @@ def size(tables: Tables, name: str) -> Size:
 
 def _changed(tables: Tables, table: Table) -> list[Partition]:
     """Find partitions of several files that are not as the last compaction left them."""
-    now = _files(tables.read(table))
+    now = _files(tables.read(table), table)
     joined = _last_joined(tables, table)
     return [
         partition
@@ -91,7 +91,7 @@ def _last_joined(tables: Tables, table: Table) -> dict[Partition, set[str]]:
         return {}
     reader = tables.spark.read.format("delta").option("versionAsOf", last)
     try:
-        return _files(reader.load(tables.path(table)))
+        return _files(reader.load(tables.path(table)), table)
     except PySparkException:  # its log is too old to be read
         return {}
 
@@ -112,12 +112,15 @@ def _last_compaction(tables: Tables, table: Table) -> int | None:
         looked_at *= 10
 
 
-def _files(rows: "DataFrame") -> dict[Partition, set[str]]:
+def _files(rows: "DataFrame", table: Table) -> dict[Partition, set[str]]:
     found: dict[Partition, set[str]] = {}
+    depth = len(table.partitioned_by)
     for path in rows.inputFiles():
-        # Partitions' values are escaped in paths, and paths in what Spark gives of them.
-        folders = [part.split("=", 1) for part in unquote(path).split("/") if "=" in part]
-        partition = tuple((name, unquote(value)) for name, value in folders)
+        # Partitions' values are escaped in paths, and paths in what Spark gives of them. Folders
+        # above the table may be named like those of a partition.
+        *folders, _ = unquote(path).split("/")
+        values = [folder.partition("=")[2] for folder in folders[len(folders) - depth :]]
+        partition = tuple(zip(table.partitioned_by, map(unquote, values), strict=True))
         found.setdefault(partition, set()).add(path)
     return found
 
