@@ -117,6 +117,17 @@ def trade(price: str, amount: str) -> pb.Trade:
         # Arrow would cast these to other numbers.
         ("1" + "0" * 30, "1", "price '1000000000000000000000000000000' does not fit"),
         ("-1" + "0" * 30 + ".5", "1", "price '-1000000000000000000000000000000.5' does not fit"),
+        ("99999999999999999999.1234567890123456789", "1", "price '99999999999999999999.1234567"),
+        ("1", "1E+30", "amount '1E+30' does not fit"),
+        ("1", "1.3810507024936420076816e21", "amount '1.3810507024936420076816e21' does not fit"),
+        ("1", "1e999999999999", "amount '1e999999999999' does not fit"),
+        # And these it would round to 0.
+        (
+            "1",
+            ".10483387211204333853952347154363667531e-19",
+            "amount '.104833872112043338539523471",
+        ),
+        ("1e-999999999", "1", "price '1e-999999999' does not fit"),
         ("", "1", "price is missing"),
         ("NaN", "1", "price 'NaN' does not fit"),
     ],
@@ -129,6 +140,10 @@ def test_what_silver_can_just_hold_is_exact() -> None:
     largest = "9" * 20 + "." + "9" * 18
     [row] = read("trade", trade(largest, f"-{largest}"))
     assert (row["price"], row["amount"]) == (Decimal(largest), Decimal(f"-{largest}"))
+    exponents = ("1.5e19", "-2.5E+3"), ("1e-18", f"{'7' * 30}00e-18"), ("0e-40", "+1e1")
+    for price, amount in exponents:
+        [row] = read("trade", trade(price, amount))
+        assert (row["price"], row["amount"]) == (Decimal(price), Decimal(amount))
 
 
 def test_levels_that_do_not_fit_are_a_defect_of_their_message() -> None:

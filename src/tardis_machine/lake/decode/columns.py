@@ -1,6 +1,7 @@
 """Columns of Silver tables: each from a payload's decoded fields, exact or reported as a defect."""
 
 from collections.abc import Callable
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ Defects = dict[int, str]
 Read = Callable[[pa.RecordBatch, Defects], pa.Array]
 
 DECIMAL: Final = pa.decimal128(38, 18)
-_WHOLE_DIGITS: Final = 20
+_WHOLE_DIGITS: Final = DECIMAL.precision - DECIMAL.scale
+_LEAST: Final = Decimal(1).scaleb(-DECIMAL.scale)
+_EXACT: Final = Context(prec=DECIMAL.precision, traps=[InvalidOperation, Inexact])
 TIME: Final = pa.timestamp("us", tz="UTC")
 _LEVEL: Final = pa.struct([("price", DECIMAL), ("amount", DECIMAL)])
 
@@ -136,7 +139,7 @@ def outside_time(values: pa.Array) -> list[int]:
 
 
 def _decimals(texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    bad = _too_large(texts)
+    texts, bad = _spelled_out(texts)
     if not bad:
         try:
             return texts.cast(DECIMAL), {}
@@ -147,16 +150,43 @@ def _decimals(texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     return _without(present, bad).cast(DECIMAL), bad
 
 
-def _too_large(texts: pa.Array) -> dict[int, str]:
-    """Find numbers beyond DECIMAL's digits before the point: some of them Arrow casts to others."""
+def _spelled_out(texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """Write out numbers that Arrow may cast to others, and find those that do not fit."""
+    rows = _doubtful(texts)
+    if not rows:
+        return texts, {}
+    given = texts.take(pa.array(rows)).to_pylist()
+    plain = dict(zip(rows, map(_in_digits, given), strict=True))
+    bad = {row: text for row, text in zip(rows, given, strict=True) if plain[row] is None}
+    mask = pa.array([row in plain for row in range(len(texts))])
+    return pc.replace_with_mask(texts, mask, pa.array(plain.values(), texts.type)), bad
+
+
+def _doubtful(texts: pa.Array) -> list[int]:
+    """Find exponents, and more digits than DECIMAL has: Arrow does not always notice."""
     length = pc.utf8_length(texts)
-    if (pc.max(length).as_py() or 0) <= _WHOLE_DIGITS:
-        return {}
+    if (pc.max(length).as_py() or 0) <= _WHOLE_DIGITS and not _some_exponents(texts):
+        return []
     point = pc.find_substring(texts, ".")
     whole = pc.if_else(pc.less(point, 0), length, point)
-    digits = pc.subtract(whole, pc.starts_with(texts, "-").cast(whole.type))
-    rows = pc.indices_nonzero(pc.greater(digits, _WHOLE_DIGITS)).to_pylist()
-    return {row: texts[row].as_py() for row in rows}
+    long = pc.or_(pc.greater(whole, _WHOLE_DIGITS), pc.greater(length, DECIMAL.precision))
+    exponents = pc.match_substring(texts, "e", ignore_case=True)
+    rows: list[int] = pc.indices_nonzero(pc.or_(long, exponents)).to_pylist()
+    return rows
+
+
+def _some_exponents(texts: pa.Array) -> bool:
+    # Looked at all at once: one by one takes half as long as the cast.
+    data = texts.buffers()[2]
+    written = b"" if data is None else data.to_pybytes()
+    return b"e" in written or b"E" in written
+
+
+def _in_digits(text: str) -> str | None:
+    try:
+        return format(_EXACT.quantize(Decimal(text), _LEAST), "f")
+    except ArithmeticError:
+        return None
 
 
 def _without(texts: pa.Array, bad: dict[int, str]) -> pa.Array:
