@@ -11,7 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tardis_machine.lake.errors import SessionError
-from tardis_machine.lake.session import COORDINATES, LOCAL_SETTINGS, LOG_STORES, died, jars, session
+from tardis_machine.lake.session import (
+    COORDINATES,
+    LOCAL_SETTINGS,
+    LOG_STORES,
+    died,
+    jars,
+    prepared,
+    session,
+)
 from tests.lake.conftest import ZONE
 
 
@@ -21,6 +29,26 @@ def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.host") == LOCAL_SETTINGS["spark.driver.host"]
     # What a caller sets replaces the default.
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_what_is_chosen_for_a_session_stays(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec, zone = "spark.sql.parquet.compression.codec", "spark.sql.session.timeZone"
+    rules = "spark.sql.adaptive.optimizer.excludedRules"
+    own = spark.conf.get(rules)
+    try:
+        session(settings={codec: "gzip", zone: ZONE, rules: "some.Rule"})
+        assert spark.conf.get(codec) == "gzip"
+        # But for what the jobs rely on.
+        assert spark.conf.get(rules) == f"some.Rule,{own}"
+        assert spark.conf.get(zone) == "UTC"
+        assert [record.message for record in caplog.records] == [
+            "days and times of the tables are UTC's"
+        ]
+    finally:
+        prepared(spark)
+    assert (spark.conf.get(codec), spark.conf.get(rules)) == ("zstd", own)
 
 
 def test_a_master_cannot_be_chosen_for_a_session_that_is_there(spark: SparkSession) -> None:

@@ -63,8 +63,11 @@ DELTA_SETTINGS: Final[dict[str, str]] = {
 }
 """What Delta Lake needs of any session."""
 
+_ZONE: Final = "spark.sql.session.timeZone"
+_LEFT_OUT: Final = "spark.sql.adaptive.optimizer.excludedRules"
+
 TABLE_SETTINGS: Final[dict[str, str]] = {
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
     # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -85,15 +88,14 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     # A batch is mostly of one exchange and day, which would all go through one task.
     "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
     # Rows are counted on their way; this rule would take what is empty, and its counts, out.
-    "spark.sql.adaptive.optimizer.excludedRules": (
-        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-    ),
+    _LEFT_OUT: "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
     # Rows of a few days are written as they come; without this they are sorted by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "32",
     # Files of a long day stay small enough to be skipped by time and joined one at a time.
     "spark.sql.files.maxRecordsPerFile": "5000000",
 }
-"""What the jobs rely on; set on every session, wherever it came from."""
+"""Set on every session, wherever it came from, unless something else was chosen for it. Jobs rely
+on the zone, and on the rule that is left out."""
 
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -186,7 +188,7 @@ def session(
     spark = _started(builder)
     if s3:
         _check_s3(spark)
-    return prepared(spark)
+    return prepared(spark, settings)
 
 
 def _started(builder: "SparkSession.Builder") -> "SparkSession":
@@ -205,16 +207,21 @@ def _started(builder: "SparkSession.Builder") -> "SparkSession":
         ) from error
 
 
-def prepared(spark: "SparkSession") -> "SparkSession":
-    """Check that a session can work on the tables, and set what the jobs rely on."""
+def prepared(spark: "SparkSession", chosen: Mapping[str, str] | None = None) -> "SparkSession":
+    """Check that a session can work on the tables, and set what was not chosen for it."""
     if _DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         settings = " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
         raise SessionError(
             "this Spark session has no Delta Lake. Start it with "
             f"--packages {packages()} {settings}"
         )
+    own = dict(chosen or {})
+    if own.pop(_ZONE, "UTC") != "UTC":
+        log.warning("days and times of the tables are UTC's", extra={"setting": _ZONE})
+    if _LEFT_OUT in own:
+        own[_LEFT_OUT] = _joined(own[_LEFT_OUT], [TABLE_SETTINGS[_LEFT_OUT]])
     for key, value in TABLE_SETTINGS.items():
-        spark.conf.set(key, value)
+        spark.conf.set(key, own.get(key, value))
     return spark
 
 
