@@ -7,6 +7,7 @@ import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import events
+from tardis_machine.lake.decode.envelopes import envelopes
 from tests.lake.events import START_US, trade
 
 
@@ -82,6 +83,26 @@ def test_times_beyond_the_calendar_have_a_reason() -> None:
     event.local_ts.seconds = 2**61
     [row] = inspected(event.SerializeToString())
     assert "outside the years" in str(row["reason"])
+
+
+def test_the_last_of_several_meta_entries_of_a_key_counts() -> None:
+    def told(*keys: str) -> bytes:
+        # An entry each, as they may be appended to encoded bytes.
+        each = [pb.NormalizedEvent(meta={key: f"{n}"}) for n, key in enumerate(keys)]
+        return trade(0) + b"".join(event.SerializeToString() for event in each)
+
+    asked = [("a", "b"), (), ("b", "a"), ("a", "b", "a", "a"), ("c",) * 100]
+    rows = inspected(*(told(*keys) for keys in asked))
+    assert [row["meta"] for row in rows] == [
+        [("a", "0"), ("b", "1")],
+        [],
+        [("b", "0"), ("a", "1")],
+        [("b", "1"), ("a", "3")],
+        [("c", "99")],
+    ]
+    # Batches of one task have one schema, whatever is in them.
+    metas = [envelopes(pa.array([told(*keys)])).columns.column("meta") for keys in asked]
+    assert {events._told_last(meta).type for meta in metas} == {metas[0].type}
 
 
 def test_a_payload_of_a_newer_version_is_kept() -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tardis_machine.cli.tables import Command, open_tables
+from tardis_machine.cli.tables import Command, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake.gold_config import (
     DaysConfig,
@@ -111,7 +111,7 @@ def _register(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import catalog  # noqa: PLC0415 - needs the extra
 
     config = loaded[RegisterConfig]
-    tables = open_tables(loaded, config.tables, **_HIVE)
+    tables = open_filled(loaded, config, **_HIVE)
     for name in catalog.register(tables, config.database):
         print(name)
     if not catalog.is_lasting(tables):
@@ -128,7 +128,7 @@ def _drop_days(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[DropDaysConfig]
     first_kept = config.first_kept(datetime.now(UTC).date())
-    tables = open_tables(loaded, config.tables)
+    tables = open_filled(loaded, config)
     dropped = drop_days(tables, config.layers, first_kept, config.exchange, dry_run=config.dry_run)
     verb = "would lose" if config.dry_run else "lost"
     for each in dropped:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tardis_machine import log as logs
 from tardis_machine.cli import gold
 from tardis_machine.cli.config import sections as server_sections
-from tardis_machine.cli.tables import Command, open_tables
+from tardis_machine.cli.tables import Command, expect_some, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
 from tardis_machine.history.settings import HistoryConfig
@@ -85,23 +86,26 @@ def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
 
 
 def _verify(loaded: Loaded, _: Sequence[str]) -> int:
+    from tardis_machine import exchanges  # noqa: PLC0415 - takes a moment
     from tardis_machine.lake import manifest, verify  # noqa: PLC0415 - needs the extra
     from tardis_machine.options import parse_time  # noqa: PLC0415
 
     config = loaded[VerifyConfig]
+    _check_names(config.flag("exchange"), config.exchange, exchanges.names())
     wanted = verify.Wanted(
         config.exchange,
         parse_time(config.from_, "from") if config.from_ else None,
         parse_time(config.to, "to") if config.to else None,
     )
     tables = _tables_of_history(loaded, config.tables)
+    expect_some(tables, config)
     units = verify.units(manifest.finished(tables), wanted)
     differences = verify.verify(
         tables, units, _where(loaded[HistoryConfig], tables), _show_verified
     )
     print(f"{len(units)} units compared, {len(differences)} data types differ")
     for each in differences:
-        print(f"redo: {each.command} --to-tables {tables.root}")
+        print(f"redo: {each.command} --to-tables {shlex.quote(tables.root)}")
     return 1 if differences else 0
 
 
@@ -110,7 +114,7 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake.release import release  # noqa: PLC0415
 
     config = loaded[QuarantineConfig]
-    tables = open_tables(loaded, config.tables)
+    tables = open_filled(loaded, config)
     if config.release:
         outcome = release(tables)
         print(f"{outcome.released:,} released, {outcome.left:,} left")
@@ -177,11 +181,14 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.keeping import keep  # noqa: PLC0415
     from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
+    from tardis_machine.lake.tables import EVENTS  # noqa: PLC0415
 
     config = loaded[SilverConfig]
     tables = open_tables(loaded, config.tables)
     if config.rebuild:
         rebuild(tables)
+    elif not tables.exists(EVENTS):
+        print(f"there are no events in {tables.root} yet")
     else:
         place = streaming.default_checkpoint(tables.root, "silver")
         with _told_to_stop() as stopping:
@@ -210,7 +217,7 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[MaintainConfig]
     _check_names(config.flag("only"), config.only, list(TABLES))
-    tables = open_tables(loaded, config.tables)
+    tables = open_filled(loaded, config)
     everything = not (config.compact or config.vacuum or config.statistics)
     for name, table in maintain.existing(tables, config.only).items():
         if config.compact or everything:
@@ -224,7 +231,7 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
 
 
 def _check_names(flag: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse the name of no table before Spark starts."""
+    """Refuse a name that there is not before Spark starts."""
     for name in names:
         if name not in known:
             raise ConfigError(flag, name, f"expected one of {', '.join(known)}")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tardis_machine.config import Loaded, Section
-from tardis_machine.lake.config import SparkConfig
+from tardis_machine.config import ConfigError, Loaded, Section
+from tardis_machine.lake.config import SparkConfig, TablesConfig
 
 if TYPE_CHECKING:
     from tardis_machine.lake.tables import Tables
@@ -28,3 +28,25 @@ def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
     config = loaded[SparkConfig]
     spark = session(master=config.master, settings={**settings, **config.spark}, s3=on_s3(root))
     return Tables(spark, root)
+
+
+def open_filled(loaded: Loaded, config: TablesConfig, **settings: str) -> "Tables":
+    """Open tables of which there are some; raises ConfigError.
+
+    For commands that begin nothing: without any, the path is misspelt.
+    """
+    tables = open_tables(loaded, config.tables, **settings)
+    expect_some(tables, config)
+    return tables
+
+
+def expect_some(tables: "Tables", config: TablesConfig) -> None:
+    """Refuse a path without tables by its flag."""
+    from tardis_machine.lake.catalog import TABLES  # noqa: PLC0415 - needs the extra
+
+    if not any(tables.exists(table) for table in TABLES.values()):
+        raise ConfigError(
+            config.flag("tables"),
+            config.tables,
+            "has no tables; expected a folder or URL that `lake backfill` or `lake stream` fills",
+        )

@@ -48,6 +48,7 @@ _ID: Final = r"^[0-9a-f]{32}$"
 _FIRST_PAYLOAD: Final = 100
 # A folder is named after it, which has 255 bytes at most: `exchange=`, and up to three for each.
 _MOST_EXCHANGE_BYTES: Final = 80
+_FEW_ENTRIES: Final = 32
 
 
 def inspected(records: "DataFrame") -> "DataFrame":
@@ -81,6 +82,7 @@ def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = {
             **{name: batch.column(name) for name in KEPT},
             **sound,
+            "meta": _told_last(sound["meta"]),
             "day": pc.if_else(_mask(reasons, len(batch)), None, sound["day"]),
             "payload_case": case,
             "data_type": data_type,
@@ -103,6 +105,30 @@ def enveloped(envelope: pa.RecordBatch) -> dict[str, pa.Array]:
         "origin": words(envelope.column("origin"), bronze_pb2.Origin.DESCRIPTOR, "unspecified"),
         "position": envelope.column("position").cast(pa.int64(), safe=False),
     }
+
+
+def _told_last(meta: pa.MapArray) -> pa.MapArray:
+    """Keep the last of several entries of a key, as Protobuf does: Spark's maps have each once."""
+    listed = pa.ListArray.from_arrays(meta.offsets, meta.keys)
+    rows, keys = pc.list_parent_indices(listed), listed.flatten().dictionary_encode().indices
+    longest = pc.max(pc.list_value_length(listed)).as_py() or 0
+    # Mostly there are a few in each, and none comes again: that is told sooner than grouped.
+    if longest <= _FEW_ENTRIES and not any(_again(rows, keys, n) for n in range(1, longest)):
+        return meta
+    places = pa.array(range(len(keys)), pa.int32())
+    told = pa.table({"row": rows, "key": keys, "place": places})
+    last = told.group_by(["row", "key"]).aggregate([("place", "max")]).column("place_max")
+    kept = pc.is_in(places, value_set=last)
+    ends = pc.cumulative_sum(kept.cast(pa.int32()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends]).take(meta.offsets)
+    keys, items = meta.keys.filter(kept), meta.items.filter(kept)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=meta.type)
+
+
+def _again(rows: pa.Array, keys: pa.Array, apart: int) -> bool:
+    """Tell whether a row has the same key so many entries further on."""
+    same = [pc.equal(each[apart:], each[:-apart]) for each in (rows, keys)]
+    return bool(pc.any(pc.and_(*same)).as_py())
 
 
 def _payload(envelope: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:

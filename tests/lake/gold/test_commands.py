@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tardis_machine.cli.lake import main
 from tardis_machine.config import ConfigError
@@ -11,8 +12,9 @@ from tardis_machine.extras import MissingExtraError
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.gold import report
 from tardis_machine.lake.gold.report import Missing, Span
-from tardis_machine.lake.tables import Tables
-from tardis_machine.lake.units import Done
+from tardis_machine.lake.tables import MANIFEST, Tables
+from tardis_machine.lake.units import Done, Unit
+from tardis_machine.lake.verify import Difference, Sum
 from tests.lake.days import DAY_US, MINUTE_US, START_US
 
 Said = pytest.CaptureFixture[str]
@@ -99,6 +101,46 @@ def test_units_that_miss_are_between_those_that_are_there() -> None:
     assert str(missing) == "bitmex trade 2024-03-02T00:01 to 2024-03-04T00:00"
     assert report.missing(lines, Span(exchanges=["deribit"])) == []
     assert report.missing(lines, Span(end=START_US + DAY_US)) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify"],
+        ["maintain"],
+        ["quarantine"],
+        ["register", "--database", "md"],
+        ["drop-days", "--before", "2024-03-02"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_path_without_tables_is_refused(command: list[str], tables: Tables) -> None:
+    with pytest.raises(ConfigError, match=rf"--tables '{tables.root}': has no tables"):
+        main([*command, "--tables", tables.root])
+
+
+def test_a_path_may_have_no_tables_yet(tables: Tables, capsys: Said) -> None:
+    assert main(["silver", "--tables", tables.root]) == 0
+    assert capsys.readouterr().out == f"there are no events in {tables.root} yet\n"
+    assert main(["gold", "--tables", tables.root, "--only", "liquidation_totals"]) == 0
+    assert not Path(tables.root, "silver").exists()
+
+
+def test_verify_refuses_an_exchange_that_there_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"--exchange 'bitmexx': expected one of .*bitmex"):
+        main(["verify", "--tables", "lake", "--exchange", "bitmexx"])
+
+
+def test_what_to_redo_is_told_as_one_types_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    tables = Tables(spark, str(tmp_path / "my lake"))
+    tables.create(MANIFEST)
+    unit = Unit("bitmex", START_US, START_US + MINUTE_US, ("trade",), None)
+    found = [Difference(unit, "trade", Sum(1, 1), Sum(2, 2))]
+    monkeypatch.setattr("tardis_machine.lake.verify.verify", lambda *_: found)
+    assert main(["verify", "--sample-data", "--tables", tables.root]) == 1
+    assert capsys.readouterr().out.endswith(f" --to-tables '{tables.root}'\n")
 
 
 def test_days_are_dropped_only_if_named(sampled: Tables, capsys: Said) -> None:
