@@ -25,6 +25,7 @@ class Disk:
         self._files: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
         self._directories = {root.stat().st_ino}
+        self._open: list[int] = []
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, self._observed(getattr(os, name)))
 
@@ -39,6 +40,8 @@ class Disk:
                 self._directories |= {each.stat().st_ino for each in found if each.is_dir()}
             else:
                 size = status.st_size
+                if status.st_ino not in self._files:
+                    self._open.append(os.dup(fd))  # or a new file might get its number
                 self._files[status.st_ino] = path.read_bytes()[:size]
 
         return synced
@@ -48,6 +51,10 @@ class Disk:
         shutil.rmtree(to, ignore_errors=True)
         self._build(self.root.stat().st_ino, to)
         return to
+
+    def close(self) -> None:
+        for fd in self._open:
+            os.close(fd)
 
     def _build(self, inode: int, to: Path) -> None:
         to.mkdir()
@@ -63,7 +70,9 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     root = tmp_path / "journal"
     root.mkdir()
     with monkeypatch.context() as patched:
-        yield Disk(root, patched)
+        made = Disk(root, patched)
+        yield made
+        made.close()
 
 
 def writer(disk: Disk, fsync: float | None) -> Writer:
