@@ -243,7 +243,7 @@ def test_killed_between_any_two_tables_nothing_is_lost_or_twice(
         monkeypatch.setattr(Tables, name, killed)
 
     for name, table in (
-        ("insert_new", EVENTS),
+        ("replace", EVENTS),
         ("insert_new", SILVER["trade"]),
         ("append_once", MANIFEST),
     ):

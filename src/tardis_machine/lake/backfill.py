@@ -95,8 +95,8 @@ class UnitWriter:
             {**_TROUBLES, **_of_types("data_type", types)},
             trouble=TROUBLE,
         )
-        if unit.is_forced:
-            where = f"bus = {literal(BUS)} AND {among('data_type', types)} AND {key(unit)}"
+        where = f"bus = {literal(BUS)} AND {among('data_type', types)} AND {key(unit)}"
+        if unit.is_forced or not self._has(EVENTS, where):
             self._once(EVENTS, counted, lambda: tables.replace(counted, EVENTS, where))
             return
         # Only what is new: `lake silver` follows what is added, and leaves out what takes the
@@ -104,6 +104,10 @@ class UnitWriter:
         where = f"t.bus = {literal(BUS)} AND {among('t.data_type', types)} AND {key(unit, 't')}"
         keys = (*EVENT_KEY, *_BUS_OF[EVENTS.path])
         self._once(EVENTS, counted, lambda: tables.insert_new(counted, EVENTS, keys, where))
+
+    def _has(self, table: Table, where: str) -> bool:
+        """Tell whether there is any such row; if not, all are new, and none has to be compared."""
+        return self._tables.exists(table) and not self._tables.read(table).where(where).isEmpty()
 
     def _write_rows(self, case: str) -> None:
         unit, table = self._unit, SILVER[case]
