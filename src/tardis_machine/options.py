@@ -223,7 +223,7 @@ def whole_minutes(
 def _moment(text: str) -> datetime | None:
     if _DATE.fullmatch(text) is None:
         return None
-    # The end of a day by its own name: Python knows it from 3.14 on, JavaScript always did.
+    # The end of a day by its own name, which JavaScript takes.
     ends_day = text[11:16] == "24:00"
     try:
         found = datetime.fromisoformat(text[:11] + "00:00" + text[16:] if ends_day else text)

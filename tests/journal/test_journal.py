@@ -138,14 +138,19 @@ def damage(path: Path, *places: int, size: int = 20) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_header_costs_its_entry_and_is_counted_with_the_next_segment(
-    tmp_path: Path,
-) -> None:
-    journal = writer(tmp_path, segment_bytes=1_000)
+def twelve(directory: Path) -> Log:
+    """Write a log of twelve entries in several segments, and end it."""
+    journal = writer(directory, segment_bytes=1_000)
     for number in range(12):
         append(journal, number)
     journal.close()
-    log = only_log(tmp_path)
+    return only_log(directory)
+
+
+def test_a_damaged_header_costs_its_entry_and_is_counted_with_the_next_segment(
+    tmp_path: Path,
+) -> None:
+    log = twelve(tmp_path)
     whole = read_all(log)
     damage(segment_path(log.path, 0), whole[1].offset)
     found = read_all(only_log(tmp_path))
@@ -168,11 +173,7 @@ def test_what_follows_damage_in_the_last_segment_is_read(tmp_path: Path) -> None
 
 
 def test_a_segment_whose_header_is_torn_is_read(tmp_path: Path) -> None:
-    journal = writer(tmp_path, segment_bytes=1_000)
-    for number in range(12):
-        append(journal, number)
-    journal.close()
-    log = only_log(tmp_path)
+    log = twelve(tmp_path)
     damage(segment_path(log.path, 1), 0, size=HEADER_BYTES)
     assert positions(read_all(log)) == list(range(12))
 
@@ -211,11 +212,7 @@ def test_what_lies_behind_the_torn_header_of_the_last_segment_is_pending(
 
 
 def test_what_is_sound_behind_a_torn_header_and_a_damaged_entry_is_read(tmp_path: Path) -> None:
-    journal = writer(tmp_path, segment_bytes=1_000)
-    for number in range(12):
-        append(journal, number)
-    journal.close()
-    log = only_log(tmp_path)
+    log = twelve(tmp_path)
     whole = read_all(log)
     last = [each for each in whole if each.segment == whole[-1].segment]
     assert len(last) > 1
@@ -287,11 +284,7 @@ def test_a_segment_without_a_byte_leaves_no_tombstone(tmp_path: Path) -> None:
 
 
 def test_a_damaged_segment_is_kept_aside_when_it_is_done(tmp_path: Path) -> None:
-    journal = writer(tmp_path, segment_bytes=1_000)
-    for number in range(12):
-        append(journal, number)
-    journal.close()
-    log = only_log(tmp_path)
+    log = twelve(tmp_path)
     damage(segment_path(log.path, 0), read_all(log)[1].offset)
     content = segment_path(log.path, 0).read_bytes()
     assert "corrupt" in positions(read_all(log))

@@ -281,6 +281,16 @@ def alone(bus: ScriptedBus) -> list[float]:
     return [timeout_s for where, timeout_s in bus.timeouts if where == {"books"}]
 
 
+def books_fail() -> tuple[threading.Event, Fail]:
+    """Let records of one destination fail until they are allowed."""
+    allowed = threading.Event()
+
+    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
+        return {} if allowed.is_set() else fail_books(records)
+
+    return allowed, fail
+
+
 def positions(bus: ScriptedBus, destination: str) -> list[int]:
     return [r.event.position for r in bus.taken if r.destination == destination]
 
@@ -289,11 +299,7 @@ def test_a_failing_destination_does_not_hold_the_others(
     deliver: Callable[..., tuple[Delivery, ScriptedBus]], log: Log
 ) -> None:
     """More than a window of records passes it by, and it loses nothing of its own."""
-    allowed = threading.Event()
-
-    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
-        return {} if allowed.is_set() else fail_books(records)
-
+    allowed, fail = books_fail()
     delivery, bus = deliver(
         fail,
         limits=LIMITS._replace(records=20),
@@ -344,11 +350,7 @@ def test_a_destination_that_fails_is_given_more_time_with_each_attempt(
     given: list[float],
 ) -> None:
     """And keeps what it may have needed until it has caught up."""
-    allowed = threading.Event()
-
-    def fail(_: int, records: Sequence[Record]) -> dict[int, BusUnavailableError]:
-        return {} if allowed.is_set() else fail_books(records)
-
+    allowed, fail = books_fail()
     delivery, bus = deliver(
         fail,
         limits=LIMITS._replace(records=20),

@@ -17,11 +17,11 @@ from tardis_machine.exchanges.dialect import (
     generated,
 )
 from tardis_machine.exchanges.dispatch import Route, named
-from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, optional, required, text, time
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
+from tardis_machine.times import nanos_ms
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
@@ -41,14 +41,6 @@ class _Trades(Struct, gc=False):
     data: list[_Trade]
 
 
-def _milliseconds(ns: Number | None) -> int:
-    """As JavaScript divides: it knows nanoseconds only to some hundreds, which may cost one ms."""
-    try:
-        return int(float(time(ns, "trades", "T")) / 1_000_000)
-    except OverflowError:
-        raise MapperError("trades", "not a time in T") from None
-
-
 def _trades(making: Making) -> Route:
     decode = Decoder(_Trades).decode
     emit = making.emitter.trade
@@ -61,7 +53,7 @@ def _trades(making: Making) -> Route:
                 required(row.price, "trades", "p"),
                 required(row.amount, "trades", "q"),
                 "sell" if row.taker == _SELLER else "buy",
-                _milliseconds(row.timestamp_ns),
+                nanos_ms(time(row.timestamp_ns, "trades", "T")),
             )
         return True
 
