@@ -1,6 +1,6 @@
 //! A cursor over one line of JSON in the one form that emitters print: no blanks, no escapes.
 
-use crate::numbers::{self, Form, Short};
+use crate::numbers::{self, Form, Number, Short};
 
 /// Something other than what was expected: Python, which knows every form, has to look at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Tell whether short texts of the same length are the same; a library's function takes longer.
+/// Tell whether short texts are the same; a library's function takes longer.
+#[inline]
+pub fn equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && same(one, other)
+}
+
+/// The same of texts of the same length.
 #[inline]
 pub fn same(one: &[u8], other: &[u8]) -> bool {
     let mut words = one.chunks_exact(8).zip(other.chunks_exact(8));
@@ -246,18 +252,26 @@ impl<'a> Walker<'a> {
         Some(number)
     }
 
+    /// Read a number that is not in quotes.
+    #[inline(always)]
+    pub fn bare_number(&mut self) -> Result<Number<'a>, Odd> {
+        let number = Number::scan(self.at.rest).ok_or(Odd)?;
+        // What no double can hold is an error, also where nobody looks at it.
+        if number.form.may_be_infinite() && numbers::parse(number.text()).is_err() {
+            return Err(Odd);
+        }
+        self.at.rest = &self.at.rest[number.form.end()..];
+        Ok(number)
+    }
+
     /// Read a string or a literal.
     #[inline]
     pub fn token(&mut self) -> Result<Token<'a>, Odd> {
         match self.at.rest.first() {
             Some(b'"') => Ok(Token::Text(self.at.string()?)),
             Some(b'-' | b'0'..=b'9') => {
-                let (text, form) = self.at.number()?;
-                // What no double can hold is an error, also where nobody looks at it.
-                if form.may_be_infinite() && numbers::parse(text).is_err() {
-                    return Err(Odd);
-                }
-                Ok(Token::Number(text, form))
+                let number = self.bare_number()?;
+                Ok(Token::Number(number.text(), number.form))
             }
             _ if self.skip(b"null") => Ok(Token::Null),
             _ if self.skip(b"true") => Ok(Token::True),

@@ -31,6 +31,7 @@ pub fn scan(text: &[u8]) -> Option<Form> {
     }
 }
 
+#[inline(never)]
 fn scan_any(text: &[u8]) -> Option<Form> {
     let sign = usize::from(text.first() == Some(&b'-'));
     let mut at = sign;
@@ -161,6 +162,51 @@ impl Short<'_> {
         let length = out.len() + printed as usize;
         out.extend_from_slice(self.text);
         out.truncate(length);
+        Ok(())
+    }
+}
+
+/// A JSON number that has been scanned.
+#[derive(Debug, Clone, Copy)]
+pub struct Number<'a> {
+    /// The text, and what happens to follow it.
+    ahead: &'a [u8],
+    pub form: Form,
+}
+
+impl<'a> Number<'a> {
+    pub const ZERO: Self = Self { ahead: b"0", form: Form::ZERO };
+
+    /// See whether a number stands at the start of `ahead`.
+    #[inline(always)]
+    pub fn scan(ahead: &'a [u8]) -> Option<Self> {
+        let form = match short(ahead) {
+            Some(number) => number.form(),
+            None => scan_any(ahead)?,
+        };
+        Some(Self { ahead, form })
+    }
+
+    #[inline]
+    pub fn text(&self) -> &'a [u8] {
+        &self.ahead[..self.form.end()]
+    }
+
+    /// Print it as JavaScript does.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<(), NotANumber> {
+        let Some(printed) = self.form.plain_end(self.ahead) else {
+            return write_float(parse(self.text())?, out);
+        };
+        match self.ahead.first_chunk::<SHORT>() {
+            // Always as much is copied: that takes no call.
+            Some(text) if printed <= SHORT => {
+                let length = out.len() + printed;
+                out.extend_from_slice(text);
+                out.truncate(length);
+            }
+            _ => out.extend_from_slice(&self.ahead[..printed]),
+        }
         Ok(())
     }
 }

@@ -57,9 +57,14 @@ pub struct Printed {
 
 impl Printed {
     /// Take over text that has been read.
+    #[inline]
     pub fn of_text(text: &[u8], time: &Time) -> Self {
         let mut bytes = [0; 27];
-        bytes[..text.len()].copy_from_slice(text);
+        // Nearly always so long: a copy of known length takes no call.
+        match <&[u8; 24]>::try_from(text) {
+            Ok(text) => bytes[..24].copy_from_slice(text),
+            Err(_) => bytes[..text.len()].copy_from_slice(text),
+        }
         Self { bytes, length: text.len() as u8, ms: time.milliseconds() }
     }
 

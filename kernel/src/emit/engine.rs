@@ -8,6 +8,7 @@ use super::out::{Out, Sink};
 use super::snapshots::{SnapshotType, Snapshots, Writing};
 use super::text::write_quoted;
 use crate::hashing::Seeded;
+use crate::json::equal;
 use crate::times::{Printed, Printer, Reader};
 
 /// The normalized types, as bits of what is sent.
@@ -172,7 +173,7 @@ impl Engine {
     }
 
     pub fn begin(&mut self, local: &[u8]) {
-        if local != self.local {
+        if !equal(local, &self.local) {
             self.output.mark(&self.local);
             self.local.clear();
             write_time(local, &mut self.local);
@@ -209,7 +210,7 @@ impl Engine {
     /// Find a symbol by its UTF-8; None if it is none.
     #[inline]
     pub fn symbol(&mut self, name: &[u8]) -> Option<usize> {
-        if *self.last_name == *name {
+        if equal(&self.last_name, name) {
             return Some(self.last_symbol);
         }
         let index = match self.names.get(name) {

@@ -1,6 +1,6 @@
 //! Levels on their way from a message into the output and into a book.
 
-use crate::numbers::{self, Form, NotANumber, Short};
+use crate::numbers::{self, Form, NotANumber, Number, Short};
 
 /// What is computed stays finite up to here, however many levels or trades are added up.
 pub const LARGEST: f64 = 1e150;
@@ -69,21 +69,32 @@ impl Levels {
         price: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
         amount: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
+        let printed = |out: &mut Vec<u8>| {
+            let start = out.len();
+            price(out)?;
+            Ok(if needs == Needs::Text { 0.0 } else { computable(&out[start..])? })
+        };
+        self.add_valued(needs, printed, amount)
+    }
+
+    /// The same where `price` also gives what it is, if that is needed.
+    #[inline]
+    pub fn add_valued<E: From<Refused>>(
+        &mut self,
+        needs: Needs,
+        price: impl FnOnce(&mut Vec<u8>) -> Result<f64, E>,
+        amount: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
         if !self.items.is_empty() {
             self.text.push(b',');
         }
         let start = self.text.len();
         self.text.extend_from_slice(HEAD);
-        let price_start = self.text.len();
-        price(&mut self.text)?;
-        let price_end = self.text.len();
+        let price = price(&mut self.text)?;
         self.text.extend_from_slice(MIDDLE);
         let amount_start = self.text.len();
         amount(&mut self.text)?;
-        let (mut price, mut size) = (0.0, 0.0);
-        if needs != Needs::Text {
-            price = computable(&self.text[price_start..price_end])?;
-        }
+        let mut size = 0.0;
         if needs == Needs::Sizes {
             size = computable(&self.text[amount_start..])?;
         }
@@ -106,6 +117,12 @@ impl Levels {
             |out| Ok(numbers::write_scanned(price.0, &price.1, out)?),
             |out| Ok(numbers::write_scanned(amount.0, &amount.1, out)?),
         )
+    }
+
+    /// The same where what follows the numbers is known.
+    #[inline]
+    pub fn add_numbers(&mut self, needs: Needs, price: Number, amount: Number) -> Result<(), Refused> {
+        self.add(needs, |out| Ok(price.write(out)?), |out| Ok(amount.write(out)?))
     }
 
     /// Add a level of two short numbers.

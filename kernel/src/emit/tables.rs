@@ -8,17 +8,37 @@ use pyo3::types::{PyFloat, PyString};
 
 use super::arguments::utf8;
 use super::engine::Engine;
-use super::layouts;
-use super::levels::Levels;
+use super::levels::{LARGEST, Levels, Needs, Refused};
 use super::text::Text;
 use crate::hashing::Seeded;
-use crate::json::{Odd, Token, Walker};
+use crate::json::{Odd, Walker, equal};
 use crate::keys::Keys;
-use crate::numbers;
+use crate::numbers::{self, Number};
 use crate::times::Printed;
 
-/// There are thousands, which are to stay in the processor's cache.
-type Price = Text<22>;
+/// A price as it is printed, and what it is. There are thousands, which are to stay in the processor's cache.
+struct Price {
+    text: Text<14>,
+    /// Not a number if the text is none.
+    value: f64,
+}
+
+impl Price {
+    /// The price that has been printed.
+    #[inline]
+    fn printed(text: &[u8]) -> Self {
+        Self { text: Text::new(text), value: numbers::value(text).unwrap_or(f64::NAN) }
+    }
+
+    /// A price that somebody else has set.
+    fn of(text: &[u8]) -> Self {
+        let mut printed = Vec::new();
+        match numbers::write_text(text, &mut printed) {
+            Ok(()) => Self::printed(&printed),
+            Err(_) => Self { text: Text::new(text), value: f64::NAN },
+        }
+    }
+}
 
 /// The price of each id, as it is printed.
 #[derive(Default)]
@@ -44,8 +64,8 @@ impl Known {
 
     fn set(&mut self, id: Id, price: &[u8]) {
         match id {
-            Id::Number(number) => self.numbers.insert(number, Price::new(price)),
-            Id::Other(text) => self.others.insert(text, Price::new(price)),
+            Id::Number(number) => self.numbers.insert(number, Price::of(price)),
+            Id::Other(text) => self.others.insert(text, Price::of(price)),
         };
     }
 
@@ -93,7 +113,7 @@ impl Prices {
         let id_of = Id::of(id)?;
         let known = self.lock();
         let Some(price) = known.get(&id_of) else { return Ok(None) };
-        Ok(Some(PyString::new(id.py(), utf8(price.as_bytes())?)))
+        Ok(Some(PyString::new(id.py(), utf8(price.text.as_bytes())?)))
     }
 
     fn pop(&self, id: &Bound<PyAny>, _default: Option<Py<PyAny>>) -> PyResult<()> {
@@ -116,6 +136,7 @@ pub struct Table {
     pub prices: Prices,
     bids: Levels,
     asks: Levels,
+    price: Vec<u8>,
 }
 
 /// The attributes of `emit.levels.Keyed`.
@@ -148,8 +169,8 @@ struct Row<'a> {
     symbol: Option<&'a [u8]>,
     id: u64,
     is_bid: bool,
-    amount: Option<Token<'a>>,
-    price: Option<Token<'a>>,
+    amount: Option<Number<'a>>,
+    price: Option<Number<'a>>,
     timestamp: Option<&'a [u8]>,
 }
 
@@ -210,16 +231,18 @@ impl Table {
             removal: text("removal")?,
             bid: text("bid")?,
         };
-        Ok(Self { names, prices: Prices::default(), bids: Levels::default(), asks: Levels::default() })
+        let (bids, asks) = (Levels::default(), Levels::default());
+        Ok(Self { names, prices: Prices::default(), bids, asks, price: Vec::new() })
     }
 
     /// Make the change that a message tells; if it is odd, nothing has changed.
     pub fn change(&mut self, json: &[u8], engine: &mut Engine) -> Result<(), Odd> {
         let message = self.read(json)?;
-        let Self { names, prices, bids, asks } = self;
+        let Self { names, prices, bids, asks, price: printed } = self;
         let mut known = prices.lock();
         let first = message.first.as_ref();
-        if message.action == Some(&names.snapshot) {
+        let acts = |action: &[u8]| message.action.is_some_and(|told| equal(told, action));
+        if acts(&names.snapshot) {
             let groups = message.by_symbol();
             // None may fail after another was made: with several symbols all are tried before.
             if groups.len() > 1 {
@@ -242,18 +265,14 @@ impl Table {
                 emit(symbol, false, bids, asks, &time, engine)?;
             }
         }
-        let removes = message.action == Some(&names.removal);
+        let removes = acts(&names.removal);
         for row in message.rows() {
             if removes {
                 known.numbers.remove(&row.id);
             } else if let Some(price) = row.price {
-                let price = price.text();
-                match known.numbers.get_mut(&row.id) {
-                    Some(known) if known.as_bytes() == price => {}
-                    Some(known) => *known = Price::new(price),
-                    None => {
-                        known.numbers.insert(row.id, Price::new(price));
-                    }
+                printed.clear();
+                if price.write(printed).is_ok() {
+                    known.numbers.insert(row.id, Price::printed(printed));
                 }
             }
         }
@@ -289,12 +308,13 @@ impl Table {
         }
         loop {
             at.blanks();
-            let row = self.read_row(at)?;
-            if message.first.is_none() {
-                message.first = Some(row);
+            let row = if message.first.is_none() {
+                message.first.insert(Row::default())
             } else {
-                message.rest.push(row);
-            }
+                message.rest.push(Row::default());
+                message.rest.last_mut().ok_or(Odd)?
+            };
+            self.read_row(at, row)?;
             at.blanks();
             if !at.skip(b",") {
                 return at.expect(b"]");
@@ -317,9 +337,8 @@ impl Table {
     }
 
     #[inline]
-    fn read_row<'a>(&self, at: &mut Walker<'a>) -> Result<Row<'a>, Odd> {
+    fn read_row<'a>(&self, at: &mut Walker<'a>, row: &mut Row<'a>) -> Result<(), Odd> {
         let names = &self.names;
-        let mut row = Row::default();
         let mut seen = 0;
         names.row.object(at, |at, place| {
             if let Some(place) = place {
@@ -327,15 +346,16 @@ impl Table {
             }
             match place {
                 Some(SYMBOL) => row.symbol = Some(at.string()?),
-                Some(ID) => match at.token()? {
-                    Token::Number(text, form) if form.is_short_whole(MAX_ID_LENGTH) => {
-                        row.id = numbers::whole(text);
+                Some(ID) => {
+                    let id = at.bare_number()?;
+                    if !id.form.is_short_whole(MAX_ID_LENGTH) {
+                        return Err(Odd);
                     }
-                    _ => return Err(Odd),
-                },
-                Some(SIDE) => row.is_bid = at.string()? == &*names.bid,
-                Some(AMOUNT) => row.amount = Some(number(at)?),
-                Some(PRICE) => row.price = Some(number(at)?),
+                    row.id = numbers::whole(id.text());
+                }
+                Some(SIDE) => row.is_bid = equal(at.string()?, &names.bid),
+                Some(AMOUNT) => row.amount = Some(at.bare_number()?),
+                Some(PRICE) => row.price = Some(at.bare_number()?),
                 Some(TIMESTAMP) => {
                     let text = at.string()?;
                     if text.len() != TIME_LENGTH {
@@ -347,7 +367,7 @@ impl Table {
             }
             Ok(())
         })?;
-        if seen & 1 << ID == 0 { Err(Odd) } else { Ok(row) }
+        if seen & 1 << ID == 0 { Err(Odd) } else { Ok(()) }
     }
 }
 
@@ -366,21 +386,20 @@ fn gather<'a, 'b: 'a>(
     let (mut with_price, mut without) = (false, false);
     for row in rows {
         latest = latest.max(row.timestamp);
-        let price = match row.price {
+        let levels = if row.is_bid { &mut *bids } else { &mut *asks };
+        let amount = row.amount.unwrap_or(Number::ZERO);
+        match row.price {
             Some(price) => {
                 with_price = true;
-                price
+                levels.add_numbers(needs, price, amount).map_err(|_| Odd)?;
             }
             None => {
                 without = true;
-                match known.numbers.get(&row.id) {
-                    Some(price) => Token::of_number(price.as_bytes())?,
-                    None => continue,
+                if let Some(price) = known.numbers.get(&row.id) {
+                    add_known(levels, needs, price, amount)?;
                 }
             }
-        };
-        let levels = if row.is_bid { &mut *bids } else { &mut *asks };
-        layouts::add(levels, needs, price, row.amount.unwrap_or(Token::ZERO))?;
+        }
     }
     // Prices of a message count for its later rows: Python sees to that.
     if with_price && without {
@@ -410,11 +429,21 @@ fn emit(
     Ok(())
 }
 
-fn number<'a>(at: &mut Walker<'a>) -> Result<Token<'a>, Odd> {
-    match at.token()? {
-        number @ Token::Number(..) => Ok(number),
-        _ => Err(Odd),
+/// Add a level whose price was printed before.
+#[inline]
+fn add_known(levels: &mut Levels, needs: Needs, price: &Price, amount: Number) -> Result<(), Odd> {
+    let is_usable = match needs {
+        Needs::Text => !price.value.is_nan(),
+        Needs::Prices | Needs::Sizes => price.value.abs() <= LARGEST,
+    };
+    if !is_usable {
+        return Err(Odd);
     }
+    let printed = |out: &mut Vec<u8>| {
+        price.text.write(out);
+        Ok::<_, Refused>(price.value)
+    };
+    levels.add_valued(needs, printed, |out| Ok(amount.write(out)?)).map_err(|_| Odd)
 }
 
 /// Of a name that comes twice the last counts: Python sees to that.

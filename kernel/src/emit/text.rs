@@ -8,8 +8,12 @@ const LEVEL: usize = 46;
 /// A text that seldom is longer than the room it brings.
 #[derive(Clone)]
 pub enum Text<const INLINE: usize = LEVEL> {
-    Short { length: u8, bytes: [u8; INLINE] },
-    Long(Box<[u8]>),
+    Short {
+        length: u8,
+        bytes: [u8; INLINE],
+    },
+    /// Behind two pointers, so that this one takes no more room than most texts do.
+    Long(Box<Box<[u8]>>),
 }
 
 impl<const INLINE: usize> Text<INLINE> {
@@ -20,7 +24,7 @@ impl<const INLINE: usize> Text<INLINE> {
             bytes[..text.len()].copy_from_slice(text);
             Self::Short { length: text.len() as u8, bytes }
         } else {
-            Self::Long(text.into())
+            Self::Long(Box::new(text.into()))
         }
     }
 
@@ -33,7 +37,7 @@ impl<const INLINE: usize> Text<INLINE> {
             bytes[text.len()] = b',';
             Self::Short { length: text.len() as u8 + 1, bytes }
         } else {
-            Self::Long([text, b","].concat().into())
+            Self::Long(Box::new([text, b","].concat().into()))
         }
     }
 

@@ -14,7 +14,7 @@ use super::levels::{Levels, Needs, Refused, computable};
 use super::out::Sink;
 use super::tables::Table;
 use crate::hashing::Seeded;
-use crate::json::{Odd, Walker};
+use crate::json::{Odd, Walker, same};
 use described::{Content, Emits, Place, Shape};
 use memory::Known;
 pub use memory::{Gate, Gates, Memory, Times};
@@ -43,7 +43,11 @@ struct Channel {
 pub struct Shapes {
     heads: Heads,
     shapes: Vec<(Py<PyAny>, Shape)>,
-    channels: HashMap<Box<[u8]>, Channel, Seeded>,
+    channels: Vec<Channel>,
+    places: HashMap<Box<[u8]>, usize, Seeded>,
+    /// Neighbours often are of the same channel.
+    last_head: Vec<u8>,
+    last_place: usize,
     text: Vec<u8>,
     bids: Levels,
     asks: Levels,
@@ -55,7 +59,10 @@ impl Default for Shapes {
         Self {
             heads: Heads::None,
             shapes: Vec::new(),
-            channels: HashMap::default(),
+            channels: Vec::new(),
+            places: HashMap::default(),
+            last_head: Vec::new(),
+            last_place: 0,
             text: Vec::new(),
             bids: Levels::default(),
             asks: Levels::default(),
@@ -68,8 +75,14 @@ impl Shapes {
     /// Forget which channels have which shape.
     pub fn forget(&mut self) {
         self.heads = Heads::None;
-        self.channels.clear();
+        self.forget_channels();
         self.shapes.clear();
+    }
+
+    fn forget_channels(&mut self) {
+        self.channels.clear();
+        self.places.clear();
+        self.last_head.clear();
     }
 
     pub fn is_empty(&self) -> bool {
@@ -77,14 +90,17 @@ impl Shapes {
     }
 
     pub fn prefixed(&mut self, prefix: &[u8]) {
+        self.last_head.clear();
         self.heads = Heads::Prefixed(prefix.into());
     }
 
     pub fn keyed(&mut self, key: &[u8], within: usize) {
+        self.last_head.clear();
         self.heads = Heads::Keyed(key.into(), within);
     }
 
     pub fn ending(&mut self, texts: usize) {
+        self.last_head.clear();
         self.heads = Heads::Ending(texts);
     }
 
@@ -119,24 +135,29 @@ impl Shapes {
             }
         };
         if self.channels.len() >= MAX_HEADS {
-            self.channels.clear();
+            self.forget_channels();
         }
-        self.channels.insert(head.into(), Channel { shape: place, memory });
+        let channel = Channel { shape: place, memory };
+        match self.places.get(head) {
+            Some(known) => self.channels[*known] = channel,
+            None => {
+                self.places.insert(head.into(), self.channels.len());
+                self.channels.push(channel);
+            }
+        }
         Ok(())
     }
 
-    /// Emit a message if it has its channel's shape; if it is odd, nothing has changed.
+    /// Find the channel that the head of a message tells.
     #[inline]
-    pub fn emit(
-        &mut self,
-        local: &[u8],
-        message: &[u8],
-        engine: &mut Engine,
-        tables: &mut [(Py<PyAny>, Table)],
-    ) -> Result<(), Odd> {
+    fn place_of(&mut self, message: &[u8]) -> Result<usize, Odd> {
         let head = match &self.heads {
             Heads::None => return Err(Odd),
             Heads::Prefixed(prefix) => {
+                // Behind the prefix there is no quote in a head.
+                if begins(message, &self.last_head) {
+                    return Ok(self.last_place);
+                }
                 if !message.starts_with(prefix) {
                     return Err(Odd);
                 }
@@ -159,7 +180,27 @@ impl Shapes {
                 &message[start..]
             }
         };
-        let channel = self.channels.get(head).ok_or(Odd)?;
+        if !head.is_empty() && *head == *self.last_head {
+            return Ok(self.last_place);
+        }
+        let place = *self.places.get(head).ok_or(Odd)?;
+        self.last_head.clear();
+        self.last_head.extend_from_slice(head);
+        self.last_place = place;
+        Ok(place)
+    }
+
+    /// Emit a message if it has its channel's shape; if it is odd, nothing has changed.
+    #[inline]
+    pub fn emit(
+        &mut self,
+        local: &[u8],
+        message: &[u8],
+        engine: &mut Engine,
+        tables: &mut [(Py<PyAny>, Table)],
+    ) -> Result<(), Odd> {
+        let place = self.place_of(message)?;
+        let channel = &self.channels[place];
         // A gate of its own is asked first: nothing is read of what has to wait.
         if let Memory::Gate(gate) = &channel.memory {
             gate.oldest().ok_or(Odd)?;
@@ -244,6 +285,12 @@ impl Shapes {
             }
         }
     }
+}
+
+/// Tell whether a message begins with a head, which is not empty, and the quote behind it.
+#[inline]
+fn begins(message: &[u8], head: &[u8]) -> bool {
+    !head.is_empty() && message.get(head.len()) == Some(&b'"') && same(&message[..head.len()], head)
 }
 
 /// Add the one level that a message tells by itself.
