@@ -64,7 +64,7 @@ pub fn text_frames<'py>(py: Python<'py>, ndjson: &Bound<PyAny>) -> PyResult<Boun
 
 /// Bytes, or a bytearray as emitters give it, where they are.
 #[allow(unsafe_code, reason = "a bytearray is read where it is")]
-fn text_of<'a>(object: &'a Bound<PyAny>) -> PyResult<&'a [u8]> {
+pub fn text_of<'a>(object: &'a Bound<PyAny>) -> PyResult<&'a [u8]> {
     match object.cast::<PyByteArray>() {
         // SAFETY: we do not change it, and Python, which could, does not run while this is held.
         Ok(array) => Ok(unsafe { array.as_bytes() }),

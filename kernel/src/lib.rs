@@ -11,13 +11,14 @@ mod keys;
 mod lines;
 mod merge;
 mod numbers;
+mod pour;
 mod raw;
 mod times;
 
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 9;
+const INTERFACE: u32 = 10;
 
 #[pymodule]
 fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -33,6 +34,7 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Gates>()?;
     module.add_class::<emit::Times>()?;
     module.add_class::<lines::Lines>()?;
+    module.add_class::<pour::Pour>()?;
     module.add_function(wrap_pyfunction!(frames::text_frames, module)?)?;
     module.add_function(wrap_pyfunction!(merge::interleave, module)?)?;
     module.add_function(wrap_pyfunction!(raw::raw_objects, module)?)?;

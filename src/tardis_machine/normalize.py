@@ -8,7 +8,7 @@ from time import thread_time
 from typing import Final, NamedTuple, Protocol
 
 from tardis_machine import emit, times
-from tardis_machine.emit import DataType, Taken
+from tardis_machine.emit import DataType, Taken, Written
 from tardis_machine.emit.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _RUN_S: Final = 0.002
 # And to give no more than this, so that it is still in the processor's cache when it is sent. Less
 # would stay nearer to it, but there is some Python to each run.
-_RUN_BYTES: Final = 1024 * 1024
+_RUN_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 8192
 _MIN_LINES: Final = 8
 # A replay begins with book snapshots, each worth hundreds of ordinary lines.
@@ -92,6 +92,8 @@ class Normalizer:
         self._disconnected = False
         self._before_hidden: Taken | None = None
         self._hidden: Taken | None = None
+        self.pour: Pour | None = None
+        """Where a compiled emitter may write to by itself, if that is all there is to be done."""
 
     def _open(self, pieces: Pieces) -> LineStream:
         return LineStream(pieces)
@@ -135,20 +137,23 @@ class Normalizer:
     def run(self) -> None:
         """Normalize as many lines as a few milliseconds allow."""
         started = thread_time()
-        first = self._stream.next
+        first = begun = self._stream.next
         wanted = self._pace
         left = self._stream.count - first
         # Of what is left by then, a little is not worth a run of its own.
         end = self._end_of_run(first, first + (wanted if wanted + wanted // 4 < left else left))
-        self._ran = end - first
         self._stream.next = end
         ignored = self._emitter.ignored_changes
         while self._era is not _NO_ERA and (border := self._border(first, end)) < end:
             self._normalize(first, border)
+            if self._stream.next < border:
+                break
             self._handle = None
             self._era = next((era for era in self._eras if era > self._era), _NO_ERA)
             first = border
-        self._normalize(first, end)
+        else:
+            self._normalize(first, end)
+        self._ran = self._stream.next - begun
         if self._emitter.ignored_changes != ignored:
             self._report_ignored(self._emitter.ignored_changes - ignored)
         took = thread_time() - started
@@ -163,7 +168,7 @@ class Normalizer:
             return taken
         taken = self._emitter.take()
         size = len(taken.written)
-        if size:
+        if size and not (self.pour is not None and self.pour.is_open):
             fitting = _RUN_BYTES * self._ran // size
             self._pace = min(self._pace, max(_MIN_LINES, fitting))
         return taken
@@ -191,6 +196,7 @@ class Normalizer:
         return next(at for at, local in enumerate(locals_, first) if local >= self._era)
 
     def _normalize(self, first: int, end: int) -> None:
+        """Normalize these lines; what has to wait is what the stream has next."""
         lines, locals_ = self._stream.lines[first:end], self._stream.locals[first:end]
         if "" in locals_:
             self._normalize_checked(first, end)
@@ -344,10 +350,13 @@ class ShapedNormalizer(Normalizer):
         stream, emitter = self._stream, self._emitter
         index = stream.index
         while first < end:
-            at = first if self._handle is None else emitter.run(index, first, end)
+            at = first if self._handle is None else emitter.run(index, first, end, self.pour)
             if at > first:
                 self._disconnected = False
                 stream.last = index.local(at - 1)
+            if self.pour is not None and self.pour.is_held:
+                stream.next = at
+                return
             if at < end:
                 self._take_line(at, index.local(at))
             first = at + 1
@@ -368,11 +377,41 @@ class ShapedNormalizer(Normalizer):
             self._reject(stream.index[at], local, error)
 
 
+class Pour(Protocol):
+    """The kernel's way to a socket, past everybody, until the socket takes no more."""
+
+    is_open: bool
+    """Whether what is made may be written there."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something waits that the socket did not take; what follows waits, too."""
+
+    @property
+    def written(self) -> int:
+        """How many bytes the socket took."""
+
+    def send(self, text: Written, /) -> None:
+        """Write what was not written as it was made."""
+
+    def take(self) -> bytes:
+        """Give what is held, for somebody else to send before anything else."""
+
+    def settle(self) -> tuple[int, int]:
+        """How many messages, and bytes of them, were written as they were made, since asked."""
+
+    def close(self) -> None:
+        """Let go of the socket."""
+
+
 class RunningEmitter(emit.Emitter, Protocol):
     """An emitter that takes lines by itself."""
 
-    def run(self, lines: Index, first: int, end: int, /) -> int:
-        """Take lines as far as each has its channel's shape; gives the first that has not."""
+    def run(self, lines: Index, first: int, end: int, pour: Pour | None, /) -> int:
+        """Take lines as far as each has its channel's shape; gives the first that has not.
+
+        What they become is poured out on the way; when that is held, the next line is given.
+        """
 
 
 def normalizer_type() -> type[Normalizer]:

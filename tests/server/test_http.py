@@ -403,6 +403,33 @@ async def test_a_slow_client_is_waited_for(served: Served) -> None:
             received += len(await loop.sock_recv(slow, 1 << 20))
 
 
+async def test_what_is_more_than_a_socket_takes_arrives_whole_and_is_counted(
+    served: Served,
+) -> None:
+    options = OPTIONS | {"dataTypes": ["trade", "book_snapshot_50_0ms"]}
+    expected = library(options)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    # The connection serves other requests after it, and before.
+    for asked, wanted in ((OPTIONS, library(OPTIONS)), (options, expected), (options, expected)):
+        writer.write(
+            f"GET /replay-normalized{query(asked)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        body = bytearray()
+        while length := int(await reader.readline(), 16):
+            body += await reader.readexactly(length)
+            assert await reader.readexactly(2) == b"\r\n"
+        assert await reader.readexactly(2) == b"\r\n"
+        assert body == wanted
+    writer.close()
+    metrics = served.machine.metrics
+    finished = metrics.responses.labels("/replay-normalized", "finished")
+    await until(lambda: finished._value.get() == 3)
+    sent = library(OPTIONS) + 2 * expected
+    assert metrics.bytes.labels("/replay-normalized")._value.get() == len(sent)
+    assert metrics.messages.labels("/replay-normalized")._value.get() == sent.count(b"\n")
+
+
 async def test_eight_clients_get_the_same(served: Served) -> None:
     async def body() -> bytes:
         async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:

@@ -9,6 +9,7 @@ use super::snapshots::{SnapshotType, Snapshots, Writing};
 use super::text::write_quoted;
 use crate::hashing::Seeded;
 use crate::json::equal;
+use crate::pour::{ENOUGH, Pour};
 use crate::times::{Printed, Printer, Reader};
 
 /// The normalized types, as bits of what is sent.
@@ -82,6 +83,20 @@ impl Output {
             let stamp_end = self.stamps.len() as u32;
             self.marks.push(Mark { stamp_end, end: self.data.len(), count: self.count });
         }
+    }
+
+    /// Write what is enough for that to where it goes in the end; true if nothing has to wait.
+    #[inline]
+    pub fn pour(&mut self, pour: &mut Pour) -> bool {
+        if self.data.len() < ENOUGH {
+            return true;
+        }
+        let is_taken = pour.pour(self.data.text(), self.count);
+        self.data.truncate(0);
+        (self.count, self.marked) = (0, 0);
+        self.stamps.clear();
+        self.marks.clear();
+        is_taken
     }
 
     /// Give the marks and begin anew.

@@ -23,6 +23,7 @@ use pyo3::types::{PyBytes, PyInt, PyList, PySequence, PySlice, PyString, PyTuple
 use crate::guard::guarded;
 use crate::hashing::Seeded;
 use crate::lines::{Lines, MESSAGE, local_of};
+use crate::pour::Pour;
 use crate::times::Printed;
 use arguments::{Odd, raw, utf8, write_integer};
 use bars::{BarType, Kind};
@@ -373,17 +374,32 @@ impl Emitter {
         result
     }
 
-    /// Take lines that have their channel's shape; gives the first that has not, or `end`.
-    fn run(&mut self, py: Python, lines: &Lines, first: usize, end: usize) -> PyResult<usize> {
+    /// Take lines that have their channel's shape; gives the first that has not, or `end`. What they become is poured
+    /// out on the way, if there is a `pour`: then also the first line is given that has to wait.
+    #[pyo3(signature = (lines, first, end, pour=None, /))]
+    fn run(
+        &mut self,
+        py: Python,
+        lines: &Lines,
+        first: usize,
+        end: usize,
+        pour: Option<&Bound<Pour>>,
+    ) -> PyResult<usize> {
         if self.shapes.is_empty() || self.engine.is_extreme() {
             return Ok(first);
         }
+        let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open());
         guarded(|| {
             for at in first..end {
                 let Some(line) = lines.stamped(py, at) else { return Ok(at) };
                 let local = local_of(line);
                 if self.shapes.emit(&local, &line[MESSAGE..], &mut self.engine, &mut self.tables).is_err() {
                     return Ok(at);
+                }
+                if let Some(pour) = &mut pour {
+                    if !self.engine.output.pour(pour) {
+                        return Ok(at + 1);
+                    }
                 }
             }
             Ok(end)

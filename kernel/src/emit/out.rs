@@ -52,16 +52,22 @@ impl Out {
         self.length = self.length.min(length);
     }
 
+    /// What was written.
+    #[allow(unsafe_code, reason = "what was written is read where it is")]
+    pub fn text(&self) -> &[u8] {
+        // SAFETY: all of it was written.
+        unsafe { &*(&raw const self.room[..self.length] as *const [u8]) }
+    }
+
     /// Hand over what was written, and begin anew. There is no memory for that before there is something to write:
     /// if what was handed over is gone by then, it will be the same, and still in the processor's cache.
-    #[allow(unsafe_code, reason = "what was written is read where it is")]
     pub fn take(&mut self, py: Python) -> PyResult<Written> {
-        let length = take(&mut self.length);
-        if length <= LITTLE {
-            // SAFETY: all of it was written.
-            let text = unsafe { &*(&raw const self.room[..length] as *const [u8]) };
-            return Ok(Written::Bytes(PyBytes::new(py, text).unbind()));
+        if self.length <= LITTLE {
+            let bytes = PyBytes::new(py, self.text()).unbind();
+            self.length = 0;
+            return Ok(Written::Bytes(bytes));
         }
+        let length = take(&mut self.length);
         // Some are short, where a piece ends: the next one is as long as others were.
         self.next = take(&mut self.room).len().min((2 * length).max(self.next - self.next / 8));
         // There is one: something was written.

@@ -11,9 +11,10 @@ from tardis_machine.emit.datatypes import parse_all, sent, sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
 from tardis_machine.history import History
+from tardis_machine.kernel import kernel
 from tardis_machine.merge import Batch, Chunk, Merged, merge
 from tardis_machine.messages import decode_lines
-from tardis_machine.normalize import Malformed, Normalizer, normalizer_type
+from tardis_machine.normalize import Malformed, Normalizer, Pour, normalizer_type
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.pacing import Clock
 from tardis_machine.replay.base import M_co, MessageReplay
@@ -115,9 +116,37 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     def pending(self) -> Future[object] | None:
         return self._merge.pending()
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Replay to the end, as `batches` does, for who does nothing but send it."""
-        return self._begin(self._run(Merged.chunk))
+    @property
+    def can_pour(self) -> bool:
+        """Whether nothing has to be put in order: the messages may go as they are made."""
+        return len(self._streams) == 1 and self._schedule is None and kernel().module is not None
+
+    def chunks(self, pour: Pour | None = None) -> Iterator[Chunk]:
+        """Replay to the end, as `batches` does, for who does nothing but send it.
+
+        With a `pour`, once it is open, each has only what was not poured out on the way.
+        """
+        return self._begin(self._run(Merged.chunk) if pour is None else self._pour(pour))
+
+    def _pour(self, pour: Pour) -> Iterator[Chunk]:
+        stream = self._streams[0]
+        stream.pour = pour
+        failure: Exception | None = None
+        try:
+            while failure is None and (stream.needs_piece or stream.reached is not None):
+                try:
+                    if stream.needs_piece:
+                        stream.read()
+                    else:
+                        stream.run()
+                    failure = stream.failure
+                except Exception as error:  # noqa: BLE001 - raised when what precedes it is sent
+                    failure = error
+                yield _taken(stream)
+        finally:
+            self._report()
+        if failure is not None:
+            raise failure
 
     def _steps(self) -> Iterator[Batch]:
         return self._run(Merged.batch)
@@ -192,3 +221,10 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
                     "ignored_changes": self.ignored_changes,
                 },
             )
+
+
+def _taken(stream: Normalizer) -> Chunk:
+    """What a stream gave last; nobody asks for what it hides."""
+    taken = stream.take()
+    stream.take_hidden()
+    return Chunk(taken.written, taken.count)

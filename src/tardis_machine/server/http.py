@@ -89,7 +89,7 @@ class HttpRoutes:
         options = parse_replay(request.query.get("options"), strict=strict)
         with services.limits.replay():
             replay = replay_raw(options, history=services.history, strict=strict)
-            return await self._stream(request, replay, _counted(replay))
+            return await self._stream(request, replay, self._outlet(request), _counted(replay))
 
     async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
         services = self._services
@@ -100,12 +100,21 @@ class HttpRoutes:
                 options, flow="http-replay", transport="http", route="/replay-normalized"
             )
             replay = replay_normalized_many(options, history=services.history, strict=strict)
-            return await self._stream(request, replay, replay.chunks(), journal)
+            outlet = self._outlet(request)
+            # What is published is written down before it is sent.
+            pour = None
+            if journal is None and replay.can_pour:
+                pour = outlet.make_pour(chunked=request.version >= HttpVersion11)
+            return await self._stream(request, replay, outlet, replay.chunks(pour), journal)
+
+    def _outlet(self, request: web.BaseRequest) -> Outlet:
+        return Outlet(request, self._services.limits.config.stall_timeout_s)
 
     async def _stream(
         self,
         request: web.BaseRequest,
         replay: Replay,
+        outlet: Outlet,
         batches: Iterator[Chunk],
         journal: Journal | None = None,
     ) -> web.StreamResponse:
@@ -118,12 +127,13 @@ class HttpRoutes:
         if request.version < HttpVersion11:
             response.force_close()  # it has no other end
 
-        outlet = Outlet(request, services.limits.config.stall_timeout_s)
-
         async def send(data: Written) -> None:
             if not response.prepared:
                 await response.prepare(request)
                 request.writer.send_headers()
+            if outlet.pour is not None:
+                await outlet.pour_out(outlet.pour, data)
+                return
             if not data:
                 return  # an empty chunk would be the last
             if request.version >= HttpVersion11:

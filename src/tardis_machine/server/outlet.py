@@ -9,6 +9,10 @@ from typing import Final
 
 from aiohttp import web
 
+from tardis_machine.emit import Written
+from tardis_machine.kernel import kernel
+from tardis_machine.normalize import Pour
+
 if sys.platform == "linux":
     import fcntl
     import termios
@@ -38,6 +42,7 @@ class Outlet:
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._bypassing = 0
+        self.pour: Pour | None = None
         self.moved_at = self._idle_at = self._loop.time()
 
     @property
@@ -51,7 +56,8 @@ class Outlet:
     @property
     def written(self) -> int:
         """Bytes of the response so far; a WebSocket's control frames do not count."""
-        return self._request.writer.output_size + self._bypassing
+        poured = 0 if self.pour is None else self.pour.written
+        return self._request.writer.output_size + self._bypassing + poured
 
     def write(self, *parts: bytes | bytearray) -> None:
         """Write past aiohttp, which would put parts together first: a copy of everything."""
@@ -68,6 +74,39 @@ class Outlet:
     async def drain(self) -> None:
         """Wait until the client has taken most of what was written."""
         await self._request.writer.drain()
+
+    def make_pour(self, *, chunked: bool) -> Pour | None:
+        """Let the kernel write to the socket by itself; None where it cannot."""
+        module, transport = kernel().module, self._request.transport
+        if module is None or transport is None or transport.get_extra_info("sslcontext"):
+            return None
+        # What is left to the transport has to be gone before the kernel goes on: all is waited for.
+        transport.set_write_buffer_limits(0)
+        socket = transport.get_extra_info("socket")
+        self.pour = module.Pour(socket.fileno(), chunked)
+        return self.pour
+
+    async def pour_out(self, pour: Pour, data: Written) -> None:
+        """Send what was not poured, wait for what the socket did not take, and open the pour."""
+        await self.drain()
+        pour.send(data)
+        if pour.is_held:
+            self.write(pour.take())
+            await self.drain()
+        pour.is_open = True
+
+    def settle(self) -> tuple[int, int]:
+        """How many messages, and bytes of them, were poured out since this was asked."""
+        return (0, 0) if self.pour is None else self.pour.settle()
+
+    def _end_pour(self) -> None:
+        """Leave the socket to the transport alone: only then its closing closes it."""
+        if self.pour is None:
+            return
+        self.pour.close()
+        transport = self._request.transport
+        if transport is not None:
+            transport.set_write_buffer_limits()
 
     def look(self) -> bool:
         """Tell whether something is unsent, and note when the client last took any."""
@@ -101,6 +140,7 @@ class Outlet:
         try:
             yield
         finally:
+            self._end_pour()
             watching.cancel()
             await asyncio.wait((watching,))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tardis_machine.emit import Written
 from tardis_machine.merge import Chunk
+from tardis_machine.normalize import Pour
 from tardis_machine.waiting import settled
 
 if TYPE_CHECKING:
@@ -91,11 +92,14 @@ async def deliver(
     *,
     turns: Turns,
     journal: Journal | None = None,
+    pour: Pour | None = None,
 ) -> None:
     """Run a replay to its end: journal each batch, then send it, in pieces of about 64 KB.
 
     What precedes an error is sent before it is raised: it has been journalled, too. A paced replay
     begins its answer when there is something to come, however long that takes to be due.
+
+    A `pour` that is open has sent most of a batch already: the rest follows at once.
     """
     held = _Held(send, journal)
     turn_ends = 0.0
@@ -119,6 +123,10 @@ async def deliver(
             raise
         if batch is None:
             break
+        if pour is not None and pour.is_open:
+            await send(batch.data, batch.count)
+            del batch
+            continue
         held.add(batch)
         del batch  # its memory is free for the next as soon as it is sent
         if held.size >= _HELD_BYTES:

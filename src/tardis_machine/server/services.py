@@ -132,10 +132,11 @@ class Services:
         async def counted(data: Written, count: int) -> None:
             nonlocal total, size
             await send(data)
-            total += count
-            size += len(data)
-            messages.inc(count)
-            sent_bytes.inc(len(data))
+            poured, poured_bytes = outlet.settle()
+            total += count + poured
+            size += len(data) + poured_bytes
+            messages.inc(count + poured)
+            sent_bytes.inc(len(data) + poured_bytes)
             if self.progress.on:
                 self.progress.advance(task, replay.progress, total)
 
@@ -145,7 +146,9 @@ class Services:
         self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
-            await deliver(replay, batches, counted, turns=self.turns, journal=journal)
+            await deliver(
+                replay, batches, counted, turns=self.turns, journal=journal, pour=outlet.pour
+            )
             outcome = "finished"
         except ConnectionError:
             raise

@@ -1,0 +1,234 @@
+"""What the kernel writes to a socket by itself: all of it, in order, however slowly it is read."""
+
+import asyncio
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from tardis_machine import sample
+from tardis_machine.kernel import kernel
+from tardis_machine.normalize import Pour
+from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.replay import replay_normalized_many
+from tardis_machine.server.outlet import Outlet
+from tardis_machine.times import us_of
+
+START = us_of("2024-03-01T00:00:00.000Z")
+MINUTE = 60_000_000
+OPTIONS = ReplayNormalizedOptions(
+    exchange="bitmex",
+    from_=START,
+    to=START + 5 * MINUTE,
+    data_types=["trade", "book_change", "book_snapshot_50_0ms"],
+)
+
+
+class Connection:
+    """Both ends of a connection; ours does not block."""
+
+    def __init__(self, ours: socket.socket, theirs: socket.socket) -> None:
+        self.ours = ours
+        self.received = bytearray()
+        self._theirs = theirs
+        self._reading = threading.Thread(target=self._read)
+
+    def pour(self, *, chunked: bool) -> Pour:
+        module = kernel().module
+        assert module is not None
+        pour: Pour = module.Pour(self.ours.fileno(), chunked)
+        return pour
+
+    def read(self) -> None:
+        """Have the other end read from now on."""
+        self._reading.start()
+
+    def send(self, data: bytes) -> None:
+        """What a transport does with what is left to it."""
+        rest = memoryview(data)
+        while rest:
+            select.select([], [self.ours], [])
+            rest = rest[self.ours.send(rest) :]
+
+    def end(self) -> bytes:
+        """Everything that was received, when ours is closed."""
+        self.ours.close()
+        self._reading.join()
+        return bytes(self.received)
+
+    def _read(self) -> None:
+        while part := self._theirs.recv(1 << 20):
+            self.received += part
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    with connected() as found:
+        yield found
+
+
+@contextmanager
+def connected() -> Iterator[Connection]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    with ours, theirs:
+        ours.setblocking(False)
+        yield Connection(ours, theirs)
+
+
+def unchunked(body: bytes) -> bytes:
+    """The content of chunks, each of which has to be whole."""
+    parts = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size, 16)
+        assert length > 0
+        parts.append(rest[:length])
+        assert rest[length : length + 2] == b"\r\n"
+        body = rest[length + 2 :]
+    return b"".join(parts)
+
+
+def test_what_a_socket_does_not_take_is_held_and_nothing_overtakes_it(
+    connection: Connection,
+) -> None:
+    pour = connection.pour(chunked=True)
+    texts = [bytes([number]) * (1 << 20) for number in range(1, 30)]
+    for text in texts:
+        pour.send(text)
+    assert pour.is_held  # nobody reads
+    connection.read()
+    select.select([], [connection.ours], [])
+    pour.send(b"later")
+    connection.send(pour.take())
+    assert not pour.is_held
+    pour.send(bytearray(b"the last"))
+    pour.close()
+    assert unchunked(connection.end()) == b"".join(texts) + b"laterthe last"
+
+
+def test_nothing_is_no_chunk(connection: Connection) -> None:
+    pour = connection.pour(chunked=True)
+    connection.read()
+    for text in (b"", b"a", b""):
+        pour.send(text)
+    pour.close()
+    assert connection.end() == b"1\r\na\r\n"
+
+
+def test_a_connection_ends_though_it_was_poured_into(connection: Connection) -> None:
+    pour = connection.pour(chunked=False)
+    connection.read()
+    pour.send(b"a")
+    connection.ours.close()
+    assert connection._reading.is_alive()  # it is still open
+    pour.close()
+    connection._reading.join()
+    pour.send(b"b")
+    assert pour.take() == b"b"
+    assert connection.received == b"a"
+
+
+def test_what_cannot_be_written_is_held(connection: Connection) -> None:
+    pour = connection.pour(chunked=False)
+    connection.ours.shutdown(socket.SHUT_WR)
+    pour.send(b"a")
+    assert pour.take() == b"a"
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 20])
+def test_what_is_no_socket_is_refused(number: int) -> None:
+    module = kernel().module
+    assert module is not None
+    with pytest.raises(OSError):  # noqa: PT011 - the system's own words
+        module.Pour(number, True)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("is_read", ["at once", "late"])
+def test_a_replay_that_is_poured_is_the_same(
+    connection: Connection, is_read: str, *, chunked: bool
+) -> None:
+    with sample.history() as history:
+        batches = list(replay_normalized_many([OPTIONS], history=history).batches())
+        expected = b"".join(batch.data for batch in batches)
+        if is_read == "at once":
+            connection.read()
+        pour = connection.pour(chunked=chunked)
+        replay = replay_normalized_many([OPTIONS], history=history)
+        assert replay.can_pour
+        count = size = left = held = 0
+        for chunk in replay.chunks(pour):
+            pour.send(chunk.data)
+            left += len(chunk.data)
+            messages, poured = pour.settle()
+            count += chunk.count + messages
+            size += len(chunk.data) + poured
+            if pour.is_held:
+                if not held and is_read == "late":
+                    connection.read()
+                held += 1
+                rest = pour.take()
+                assert len(rest) < 1 << 20
+                connection.send(rest)
+            pour.is_open = True
+        pour.close()
+    received = connection.end()
+    assert (unchunked(received) if chunked else received) == expected
+    assert (count, size) == (sum(batch.count for batch in batches), len(expected))
+    assert left < size / 2
+    assert pour.written <= len(received)
+    if is_read == "late":
+        assert held
+
+
+def test_several_streams_are_not_poured() -> None:
+    with sample.history() as history:
+        several = [OPTIONS, OPTIONS]
+        with replay_normalized_many(several, history=history) as replay:
+            assert not replay.can_pour
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("already", [0, 1, 1 << 25])
+def test_what_a_transport_has_yet_to_send_is_not_overtaken(loop: Any, already: int) -> None:
+    """Of the answer before, on the same connection, something may be left."""
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+        server = await asyncio.start_server(
+            lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0
+        )
+        async with server:
+            address = server.sockets[0].getsockname()
+            reader, theirs = await asyncio.open_connection(*address, limit=1 << 16)
+            ours = await accepted
+            ours.write(b"a" * already)
+            writer = SimpleNamespace(output_size=0, drain=ours.drain)
+            request = SimpleNamespace(transport=ours.transport, writer=writer)
+            outlet = Outlet(cast("Any", request), 300)
+            pour = outlet.make_pour(chunked=False)
+            assert pour is not None
+            async with outlet.watched():
+                sending = asyncio.ensure_future(outlet.pour_out(pour, b"b"))
+                await asyncio.sleep(0.1)
+                assert sending.done() == pour.is_open == (already < 1 << 20)
+                reading = asyncio.ensure_future(reader.read(-1))
+                await sending
+                ours.write(b"c")
+            ours.close()
+            theirs.write_eof()
+            received = await reading
+            theirs.close()
+            return received
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(run()) == b"a" * already + b"bc"
