@@ -52,6 +52,15 @@ from tardis_machine.exchanges.fields import (
 from tardis_machine.filters import Filter
 
 _LEVELS: Final = Objects("px", "sz")
+_SYMBOL: Final = Symbol(upper=True)
+_THOUSANDS: Final = frozenset(("kPEPE", "kSHIB", "kBONK", "kFLOKI", "kLUNC", "kDOGS", "kNEIRO"))
+"""Coins that are traded by the thousand: the exchange writes a small k, clients a large one."""
+
+
+def _coin(symbol: str) -> str:
+    """Spell a symbol as the exchange does."""
+    by_thousand = symbol[:1].lower() + symbol[1:]
+    return by_thousand if by_thousand in _THOUSANDS else symbol
 
 
 class _Trade(Struct, gc=False):
@@ -75,13 +84,13 @@ def _trades(making: Making) -> Route:
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
-        if rows and rows[0].coin not in known:
+        if rows and (symbol := rows[0].coin.upper()) not in known:
             # A subscription starts with trades of the past.
-            known[rows[0].coin].open(0)
+            known[symbol].open(0)
             return True
         for row in rows:
             emit(
-                row.coin,
+                row.coin.upper(),
                 text(row.id),
                 required(row.price, "trades", "px"),
                 required(row.amount, "trades", "sz"),
@@ -98,7 +107,7 @@ _TRADES: Final = Shape(
     fields={
         "data": Rows(
             {
-                "coin": Symbol(),
+                "coin": _SYMBOL,
                 "side": TakerSide(buy="B", sell="A"),
                 "px": Price(text=True),
                 "sz": Amount(text=True),
@@ -127,13 +136,13 @@ _decode_book: Final = Decoder(_BookMessage).decode
 def _emit_book(making: Making, book: _Book) -> bool:
     bids, asks = book.levels
     timestamp = time(book.timestamp, "l2Book", "time")
-    making.emitter.book_change(book.coin, True, bids, asks, timestamp, _LEVELS)
+    making.emitter.book_change(book.coin.upper(), True, bids, asks, timestamp, _LEVELS)
     return True
 
 
 def _book_shape(fast: Field) -> Shape:
     book: dict[str, Field] = {
-        "coin": Symbol(),
+        "coin": _SYMBOL,
         "time": Milliseconds(),
         "levels": Items((Bids(_LEVELS), Asks(_LEVELS))),
         "fast": fast,
@@ -189,7 +198,7 @@ def _derivative_tickers(making: Making) -> Route:
         message = decode(line).data
         row = message.ctx
         emit(
-            message.coin,
+            message.coin.upper(),
             LOCAL_TIME,
             open_interest=optional(row.open_interest),
             funding_rate=optional(row.funding),
@@ -233,7 +242,7 @@ def _book_tickers(making: Making) -> Route:
         bid_price, bid_amount = _best(row, 0)
         ask_price, ask_amount = _best(row, 1)
         timestamp = time(row.timestamp, "bbo", "time")
-        emit(row.coin, ask_amount, ask_price, bid_price, bid_amount, timestamp)
+        emit(row.coin.upper(), ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return True
 
     return named({"bbo": Shaped(quote, _QUOTE)})
@@ -244,7 +253,7 @@ _QUOTE: Final = Shape(
     fields={
         "data": Object(
             {
-                "coin": Symbol(),
+                "coin": _SYMBOL,
                 "time": Milliseconds(),
                 "bbo": Items(
                     (
@@ -276,8 +285,8 @@ def _subscriptions(message: Any) -> list[Filter] | None:
     return [Filter(channel, () if coin is None else (coin,))]
 
 
-def _era(channel: str, make: Callable[[Making], Route]) -> Era:
-    return Era((Channel(channel),), make)
+def _era(channel: str, make: Callable[[Making], Route], until: int | None = None) -> Era:
+    return Era((Channel(channel, _coin),), make, until)
 
 
 EXCHANGES: Final = (
@@ -286,7 +295,7 @@ EXCHANGES: Final = (
         types={
             "trade": (_era("trades", _trades),),
             "book_change": (
-                Era((Channel("l2Book"),), _book_changes, until=date("2026-06-17T00:00:00.000Z")),
+                _era("l2Book", _book_changes, until=date("2026-06-17T00:00:00.000Z")),
                 _era("fastBook", _fast_book_changes),
             ),
             "derivative_ticker": (_era("activeAssetCtx", _derivative_tickers),),
