@@ -1,6 +1,9 @@
-"""Serum, and its likes Mango and Star Atlas, all closed: messages that name type and market."""
+"""Serum, and its likes Mango and Star Atlas, all closed: messages that name type and market.
 
-from collections.abc import Iterator, Sequence
+Markets print in upper case, whatever case the exchange has.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -8,7 +11,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import Sent, nonzero, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -39,7 +42,7 @@ def _trades(making: Making) -> Route:
         row = decode(line)
         happened = row.timestamp if row.event_timestamp is UNSET else row.event_timestamp
         emit(
-            row.market,
+            row.market.upper(),
             row.id,
             required(row.price, "trade", "price"),
             required(row.size, "trade", "size"),
@@ -64,19 +67,19 @@ def _book_changes(making: Making) -> Route:
 
     def snapshot(line: bytes) -> bool:
         book = decode(line)
-        emit(book.market, True, book.bids, book.asks, _time(book.timestamp, "l2snapshot"))
+        emit(book.market.upper(), True, book.bids, book.asks, _time(book.timestamp, "l2snapshot"))
         return True
 
     def update(line: bytes) -> bool:
         book = decode(line)
-        emit(book.market, False, book.bids, book.asks, _time(book.timestamp, "l2update"))
+        emit(book.market.upper(), False, book.bids, book.asks, _time(book.timestamp, "l2update"))
         return True
 
     return named({"l2snapshot": snapshot, "l2update": update})
 
 
-_Number = str | int | float
-_Best = tuple[_Number, _Number] | str | None
+_Number = str | int | float | None
+_Best = list[_Number] | str | None
 
 
 class _Quote(Struct, gc=False):
@@ -86,9 +89,12 @@ class _Quote(Struct, gc=False):
     timestamp: str | UnsetType | None = UNSET
 
 
-def _best(level: _Best) -> tuple[_Number, _Number] | tuple[None, None]:
+def _best(level: _Best) -> tuple[_Number, _Number]:
     """Price and amount of a side of the book, which may be empty."""
-    return level if isinstance(level, tuple) else (None, None)
+    if not isinstance(level, list):
+        return None, None
+    price, amount, *_ = (*level, None, None)
+    return price, amount
 
 
 def _book_tickers(making: Making) -> Route:
@@ -100,7 +106,7 @@ def _book_tickers(making: Making) -> Route:
         ask_price, ask_amount = _best(row.bestAsk)
         bid_price, bid_amount = _best(row.bestBid)
         emit(
-            row.market,
+            row.market.upper(),
             nonzero(ask_amount),
             nonzero(ask_price),
             nonzero(bid_price),
@@ -138,18 +144,16 @@ def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
         yield {"op": "subscribe", "channel": channel, "markets": list(markets)}
 
 
-def _exchange(name: str, url: str) -> Exchange:
+def _exchange(name: str, url: str, spell: Callable[[str], str] = str) -> Exchange:
+    def era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+        return (Era(tuple(Channel(channel, spell) for channel in channels), make),)
+
     return Exchange(
         name=name,
         types={
-            "trade": always(_trades, "trade"),
-            "book_change": (
-                Era(
-                    (Channel("l2snapshot", str.upper), Channel("l2update", str.upper)),
-                    _book_changes,
-                ),
-            ),
-            "book_ticker": always(_book_tickers, "quote"),
+            "trade": era(_trades, "trade"),
+            "book_change": era(_book_changes, "l2snapshot", "l2update"),
+            "book_ticker": era(_book_tickers, "quote"),
         },
         dispatch=prefixed(b'{"type":"', "type"),
         live=Dialect(
@@ -165,7 +169,7 @@ def _exchange(name: str, url: str) -> Exchange:
 
 
 EXCHANGES: Final = (
-    _exchange("serum", "wss://api.serum-vial.dev/v1/ws"),
+    _exchange("serum", "wss://api.serum-vial.dev/v1/ws", str.upper),
     _exchange("mango", "wss://api.mango-bowl.com/v1/ws"),
     _exchange("star-atlas", "wss://serum-vial.staratlas.cloud/v1/ws"),
 )
