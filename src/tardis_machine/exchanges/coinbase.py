@@ -3,8 +3,8 @@
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterator, Sequence
-from math import isfinite
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -47,7 +47,7 @@ from tardis_machine.exchanges.fields import (
 )
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
-from tardis_machine.times import is_before_1970, parse_us
+from tardis_machine.times import Time, is_before_1970, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
@@ -110,17 +110,33 @@ class _Update(Struct, gc=False):
     time: SentTime = UNSET
 
 
+def emit_snapshot(
+    emit: Callable[..., None], product: str, bids: Raw, asks: Raw, timestamp: Time | None
+) -> None:
+    """Send a book without the levels whose amount is below 0 or no number.
+
+    For a while there were some, such as 0.-10000.
+    """
+    if b'"-' not in bytes(bids) and b'"-' not in bytes(asks):
+        try:
+            emit(product, True, bids, asks, timestamp)
+        except ValueError:  # one is no number
+            pass
+        else:
+            return
+    emit(product, True, _valid(bids), _valid(asks), timestamp)
+
+
 def _valid(levels: Raw) -> list[list[str]]:
-    """Leave out levels whose amount is no number: for a while there were some, such as 0.-10000."""
     try:
-        return [level for level in _decode_levels(levels) if _is_number(level[1])]
+        return [level for level in _decode_levels(levels) if _is_amount(level[1])]
     except IndexError:
         raise MapperError("snapshot", "a level without an amount") from None
 
 
-def _is_number(text: str) -> bool:
+def _is_amount(text: str) -> bool:
     try:
-        return isfinite(float(text))
+        return 0 <= float(text) < inf
     except ValueError:
         return False
 
@@ -135,10 +151,7 @@ def _book_changes(making: Making) -> Route:
     def snapshot(line: bytes) -> bool:
         book = decode_snapshot(line)
         timestamp = meant_time(book.time, "snapshot", "time", parse_us)
-        try:
-            emit(book.product_id, True, book.bids, book.asks, timestamp)
-        except ValueError:
-            emit(book.product_id, True, _valid(book.bids), _valid(book.asks), timestamp)
+        emit_snapshot(emit, book.product_id, book.bids, book.asks, timestamp)
         return True
 
     def update(line: bytes) -> bool:
