@@ -1,4 +1,4 @@
-"""Coinbase International: perpetuals, whose channels all need a signature."""
+"""Coinbase International: perpetuals and spot, whose channels all need a signature."""
 
 import base64
 import hmac
@@ -10,6 +10,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
 from tardis_machine.emit import Sided
+from tardis_machine.exchanges.coinbase import emit_snapshot
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -29,6 +30,7 @@ from tardis_machine.exchanges.fields import (
     meant_time,
     optional,
     required,
+    symbol,
     time_text,
 )
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
@@ -37,13 +39,16 @@ from tardis_machine.times import cut_ms, parse_ms
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="BUY")
 _HOUR_MS: Final = 3_600_000
+_SNAPSHOT: Final = "SNAPSHOT"
+_UPDATE: Final = "UPDATE"
 _WINDOW: Final = 1 << 20  # the channel stands behind the levels
 
 SentTime = str | UnsetType | None
 
 
 class _Match(Struct, gc=False):
-    product_id: str
+    product_id: str | None = None
+    type: str | None = None
     match_id: str | None = None
     trade_price: Sent = UNSET
     trade_qty: Sent = UNSET
@@ -58,8 +63,10 @@ def _trades(making: Making) -> Route:
     emit = making.emitter.trade
 
     def match(row: _Match) -> bool:
+        if row.type != _UPDATE:
+            return False
         emit(
-            row.product_id,
+            symbol(row.product_id, "MATCH"),
             row.match_id,
             required(row.trade_price, "MATCH", "trade_price"),
             required(row.trade_qty, "MATCH", "trade_qty"),
@@ -72,7 +79,7 @@ def _trades(making: Making) -> Route:
 
 
 class _Book(Struct, gc=False):
-    product_id: str
+    product_id: str | None = None
     type: str | None = None
     bids: Raw | UnsetType = UNSET
     asks: Raw | UnsetType = UNSET
@@ -87,23 +94,28 @@ def _book_changes(making: Making) -> Route:
 
     def level2(line: bytes) -> bool:
         book = decode(line)
-        if book.type == "SNAPSHOT":
+        if book.type == _SNAPSHOT:
             if book.bids is UNSET or book.asks is UNSET:
                 raise MapperError("LEVEL2", "a snapshot without levels")
+            product = symbol(book.product_id, "LEVEL2")
             timestamp = meant_time(book.time, "LEVEL2", "time", cut_ms)
-            emit_levels(book.product_id, True, book.bids, book.asks, timestamp)
-        else:
+            emit_snapshot(emit_levels, product, book.bids, book.asks, timestamp)
+        elif book.type == _UPDATE:
             if book.changes is UNSET:
                 raise MapperError("LEVEL2", "an update without changes")
+            product = symbol(book.product_id, "LEVEL2")
             timestamp = cut_ms(time_text(book.time, "LEVEL2", "time"))
-            emit_rows(book.product_id, False, book.changes, timestamp, _CHANGES)
+            emit_rows(product, False, book.changes, timestamp, _CHANGES)
+        else:
+            return False
         return True
 
     return named({"LEVEL2": level2})
 
 
 class _Quote(Struct, gc=False):
-    product_id: str
+    product_id: str | None = None
+    type: str | None = None
     bid_price: Sent = UNSET
     bid_qty: Sent = UNSET
     ask_price: Sent = UNSET
@@ -117,8 +129,10 @@ def _book_tickers(making: Making) -> Route:
 
     def level1(line: bytes) -> bool:
         row = decode(line)
+        if row.type not in (_SNAPSHOT, _UPDATE):
+            return False
         emit(
-            row.product_id,
+            symbol(row.product_id, "LEVEL1"),
             optional(row.ask_qty),
             optional(row.ask_price),
             optional(row.bid_price),
@@ -131,7 +145,7 @@ def _book_tickers(making: Making) -> Route:
 
 
 class _Risk(Struct, gc=False):
-    product_id: str
+    product_id: str | None = None
     index_price: Sent = UNSET
     mark_price: Sent = UNSET
     open_interest: Sent = UNSET
@@ -139,10 +153,16 @@ class _Risk(Struct, gc=False):
 
 
 class _Funding(Struct, gc=False):
-    product_id: str
+    product_id: str | None = None
+    type: str | None = None
     funding_rate: Sent = UNSET
     is_final: Any = None
     time: SentTime = UNSET
+
+
+def _perpetual(product: str | None) -> str | None:
+    """Give the product's name if it is a derivative: the others have a risk, too."""
+    return product if product is not None and product.endswith("-PERP") else None
 
 
 def _derivative_tickers(making: Making) -> Route:
@@ -150,15 +170,21 @@ def _derivative_tickers(making: Making) -> Route:
     last_prices = Known[str, str | int | float]()
 
     def match(row: _Match) -> bool:
+        product = _perpetual(row.product_id)
+        if product is None or row.type != _UPDATE:
+            return False
         # The price goes out with the next risk or funding.
-        last_prices[row.product_id] = required(row.trade_price, "MATCH", "trade_price")
+        last_prices[product] = required(row.trade_price, "MATCH", "trade_price")
         return True
 
     def risk(row: _Risk) -> bool:
+        product = _perpetual(row.product_id)
+        if product is None:
+            return False
         emit(
-            row.product_id,
+            product,
             cut_ms(row.time) if row.time else 0,
-            last_price=last_prices.get(row.product_id),
+            last_price=last_prices.get(product),
             open_interest=optional(row.open_interest),
             index_price=optional(row.index_price),
             mark_price=optional(row.mark_price),
@@ -166,14 +192,17 @@ def _derivative_tickers(making: Making) -> Route:
         return True
 
     def funding(row: _Funding) -> bool:
+        product = _perpetual(row.product_id)
+        if product is None or row.type != _UPDATE:
+            return False
         next_time = None
         if row.is_final is False:
             ms = parse_ms(time_text(row.time, "FUNDING", "time"))
             next_time = ms - ms % _HOUR_MS + _HOUR_MS
         emit(
-            row.product_id,
+            product,
             cut_ms(row.time) if row.time else 0,
-            last_price=last_prices.get(row.product_id),
+            last_price=last_prices.get(product),
             funding_rate=required(row.funding_rate, "FUNDING", "funding_rate"),
             funding_timestamp=next_time,
         )
