@@ -16,6 +16,9 @@ from tardis_machine.exchanges.fields import Sent
         ("0.000", "0.000", "0.000", None),
         ("1.5", "1.5", "1.5", "1.5"),
         (-1.5, -1.5, -1.5, -1.5),
+        ("--", "--", "--", None),
+        ("NaN", "NaN", "NaN", None),
+        ("-Infinity", "-Infinity", "-Infinity", None),
     ],
 )
 def test_what_is_absent_becomes_zero_or_nothing(

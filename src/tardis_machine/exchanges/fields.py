@@ -48,10 +48,17 @@ def given(value: Sent) -> str | int | float | None:
 
 
 def nonzero(value: Sent) -> str | int | float | None:
-    """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing."""
-    if not value or (isinstance(value, str) and float(value) == 0):
-        return None
-    return value
+    """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing.
+
+    What is no number goes, too: some print words there, or ∞.
+    """
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return None
+        return value if number and isfinite(number) else None
+    return value or None
 
 
 def best(
@@ -124,14 +131,3 @@ def side(value: object, buy: object) -> Literal["buy", "sell"]:
 def known_side(value: object, buy: object, sell: object) -> Side:
     """The taker's side where some trades have none."""
     return "buy" if value == buy else "sell" if value == sell else "unknown"
-
-
-def finite(value: Sent) -> str | int | float | None:
-    """Drop what is not a number other than 0: some exchanges print ∞, or words."""
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return None
-        return value if number and isfinite(number) else None
-    return value or None

@@ -8,7 +8,7 @@ from msgspec.json import Decoder
 from tardis_machine.bounded import Known
 from tardis_machine.exchanges.dispatch import Part, Route, named
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.fields import Sent, finite, nonzero, time
+from tardis_machine.exchanges.fields import Sent, nonzero, time
 from tardis_machine.exchanges.okex import (
     LIVE,
     NATIVE,
@@ -88,20 +88,20 @@ def _option_summaries_3(making: Making) -> Route:
                 option_type=option.type,
                 strike_price=option.strike_price,
                 expiration_date=option.expiration,
-                best_bid_price=finite(row.best_bid),
-                best_bid_amount=finite(row.best_bid_size),
-                best_bid_iv=finite(row.bid_iv),
-                best_ask_price=finite(row.best_ask),
-                best_ask_amount=finite(row.best_ask_size),
-                best_ask_iv=finite(row.ask_iv),
-                last_price=finite(row.last),
-                open_interest=finite(row.open_interest),
-                mark_price=finite(row.mark_price),
-                mark_iv=finite(row.mark_iv),
-                delta=finite(row.delta),
-                gamma=finite(row.gamma),
-                vega=finite(row.vega),
-                theta=finite(row.theta),
+                best_bid_price=nonzero(row.best_bid),
+                best_bid_amount=nonzero(row.best_bid_size),
+                best_bid_iv=nonzero(row.bid_iv),
+                best_ask_price=nonzero(row.best_ask),
+                best_ask_amount=nonzero(row.best_ask_size),
+                best_ask_iv=nonzero(row.ask_iv),
+                last_price=nonzero(row.last),
+                open_interest=nonzero(row.open_interest),
+                mark_price=nonzero(row.mark_price),
+                mark_iv=nonzero(row.mark_iv),
+                delta=nonzero(row.delta),
+                gamma=nonzero(row.gamma),
+                vega=nonzero(row.vega),
+                theta=nonzero(row.theta),
                 underlying_price=index_prices.get(row.underlying),
                 underlying_index=row.underlying,
             )
@@ -136,7 +136,7 @@ class _Memory(Known[str | None, str | int | float]):
     __slots__ = ()
 
     def learn(self, name: str | None, value: Sent) -> None:
-        number = finite(value)
+        number = nonzero(value)
         if number is not None:
             self[name] = number
 
@@ -171,20 +171,20 @@ def _option_summaries_5(making: Making) -> Route:
                 option_type=option.type,
                 strike_price=option.strike_price,
                 expiration_date=option.expiration,
-                best_bid_price=finite(ticker.bid_price),
-                best_bid_amount=finite(ticker.bid_amount),
-                best_bid_iv=finite(row.bid_iv),
-                best_ask_price=finite(ticker.ask_price),
-                best_ask_amount=finite(ticker.ask_amount),
-                best_ask_iv=finite(row.ask_iv),
-                last_price=finite(ticker.last),
+                best_bid_price=nonzero(ticker.bid_price),
+                best_bid_amount=nonzero(ticker.bid_amount),
+                best_bid_iv=nonzero(row.bid_iv),
+                best_ask_price=nonzero(ticker.ask_price),
+                best_ask_amount=nonzero(ticker.ask_amount),
+                best_ask_iv=nonzero(row.ask_iv),
+                last_price=nonzero(ticker.last),
                 open_interest=interests.get(row.symbol),
                 mark_price=mark_prices.get(row.symbol),
-                mark_iv=finite(row.mark_iv),
-                delta=finite(row.delta),
-                gamma=finite(row.gamma),
-                vega=finite(row.vega),
-                theta=finite(row.theta),
+                mark_iv=nonzero(row.mark_iv),
+                delta=nonzero(row.delta),
+                gamma=nonzero(row.gamma),
+                vega=nonzero(row.vega),
+                theta=nonzero(row.theta),
                 underlying_price=index_prices.get(row.underlying),
                 underlying_index=row.underlying,
             )
