@@ -591,6 +591,11 @@ def _option(name: str) -> Option:
     return Option(name, "put" if kind == "P" else "call", strike, expiration(expiry, "%y%m%d"))
 
 
+def _positive(value: Sent) -> str | Number | None:
+    number = nonzero(value)
+    return None if number is None or float(number) < 0 else number
+
+
 def _option_summaries(making: Making) -> Route:
     decode_interest = Decoder(_OpenInterestMessage).decode
     decode_index = Decoder(_IndexMessage).decode
@@ -623,17 +628,17 @@ def _option_summaries(making: Making) -> Route:
             strike_price=option.strike_price,
             expiration_date=option.expiration,
             best_bid_price=nonzero(row.bid_one),
-            best_bid_iv=filled(row.iv_bid_one),
+            best_bid_iv=nonzero(row.iv_bid_one),
             best_ask_price=nonzero(row.ask_one),
-            best_ask_iv=filled(row.iv_ask_one),
-            last_price=filled(row.last_price),
+            best_ask_iv=nonzero(row.iv_ask_one),
+            last_price=nonzero(row.last_price),
             open_interest=interests.get(row.symbol),
-            mark_price=filled(row.mark_price),
-            mark_iv=filled(row.iv_mark_price),
-            delta=filled(row.delta),
-            gamma=filled(row.gamma),
-            vega=filled(row.vega),
-            theta=filled(row.theta),
+            mark_price=_positive(row.mark_price),
+            mark_iv=nonzero(row.iv_mark_price),
+            delta=nonzero(row.delta),
+            gamma=nonzero(row.gamma),
+            vega=nonzero(row.vega),
+            theta=nonzero(row.theta),
             underlying_price=indexes.get(underlying),
             underlying_index=underlying,
         )
