@@ -50,8 +50,8 @@ _V3_SINCE: Final = date("2026-06-29T22:02:00.000Z")
 _NO_LEVELS: Final = Raw(b"[]")
 _REST_LEVELS: Final = Objects("price", "quantity")
 _KEPT_UPDATES: Final = 2000
-_EXCHANGE_TRADE: Final = 1
-"""The source of trades that were made here; others only show where the market is."""
+_FOR_INFORMATION: Final = 0
+"""The source of trades that only show where the market is; others were made here."""
 
 M = TypeVar("M", "_OldMessage", "_Message")
 
@@ -140,7 +140,7 @@ def _old_trades(making: Making) -> Route:
 
     def trade(message: _OldMessage) -> bool:
         row = message.data
-        if row.source == _EXCHANGE_TRADE:
+        if row.source != _FOR_INFORMATION:
             emit(
                 symbol(row.symbol, "trade"),
                 None,
@@ -320,7 +320,7 @@ def _trades(making: Making) -> Route:
 
     def trade(message: _Message) -> bool:
         row = message.data
-        if row.source == _EXCHANGE_TRADE:
+        if row.source != _FOR_INFORMATION:
             emit(
                 symbol(row.symbol, "trade"),
                 None,
