@@ -50,9 +50,12 @@ def _trades(making: Making) -> Route:
     return named({"trades": Part(_decode_trades, trades)})
 
 
+_NONE: Final = (Raw(b"null"), Raw())
+
+
 class _Book(Struct, gc=False):
-    bids: Raw | UnsetType = UNSET
-    asks: Raw | UnsetType = UNSET
+    bids: Raw = Raw()
+    asks: Raw = Raw()
     timestamp: int | float | None = field(name="ts", default=None)
 
 
@@ -68,10 +71,10 @@ def _book_changes(making: Making) -> Route:
     def send(line: bytes, is_snapshot: bool) -> bool:
         message = decode(line)
         book = message.data
-        if book.bids is UNSET or book.asks is UNSET:  # half a book is none
+        if not message.symbol or book.bids in _NONE or book.asks in _NONE:  # half a book is none
             return True
         timestamp = int(book.timestamp or 0) or None  # a snapshot has no time
-        emit(symbol(message.symbol, "depth"), is_snapshot, book.bids, book.asks, timestamp)
+        emit(message.symbol, is_snapshot, book.bids, book.asks, timestamp)
         return True
 
     return named(
