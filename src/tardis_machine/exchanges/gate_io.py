@@ -1,5 +1,6 @@
 """Gate.io: messages of a channel with an event and a result."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -150,6 +151,12 @@ class _Books(Struct, gc=False):
     seconds: Sent = field(name="time", default=UNSET)
 
 
+def _unsigned(levels: Raw) -> Raw:
+    """Drop the sign that tells the side of rows in an update, and nothing in a snapshot."""
+    return Raw(_SIGN.sub(rb"\1", bytes(levels)))
+
+
+_SIGN: Final = re.compile(rb'("s"\s*:\s*"?)-')
 _LEVELS: Final = Objects("p", "s")
 _ROWS: Final = Signed("p", "s")
 _UPDATE: Final = Shape(
@@ -185,7 +192,8 @@ def _book_changes(making: Making) -> Route:
             if book.milliseconds != 0:  # a contract without a book has no time
                 contract = symbol(book.symbol, "order_book")
                 timestamp = _time(book.milliseconds, message.seconds)
-                emit(contract, True, book.bids, book.asks, timestamp, _LEVELS)
+                bids, asks = _unsigned(book.bids), _unsigned(book.asks)
+                emit(contract, True, bids, asks, timestamp, _LEVELS)
         else:
             return False
         return True
