@@ -12,7 +12,7 @@ from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Sessio
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, optional, required, side, time_text
+from tardis_machine.exchanges.fields import Sent, optional, required, side
 from tardis_machine.exchanges.fields import symbol as required_symbol
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -56,8 +56,8 @@ def _new_trades(message: _Trades) -> list[_Trade] | None:
     return message.contents.trades
 
 
-def _time(row: _Trade) -> Time:
-    return cut_ms(time_text(row.created_at, "trades", "createdAt"))
+def _time(row: _Trade) -> Time | None:
+    return cut_ms(row.created_at) if row.created_at else None
 
 
 def _trades(channel: str) -> Callable[[Making], Route]:
