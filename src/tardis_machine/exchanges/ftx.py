@@ -21,7 +21,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
+from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
 from tardis_machine.exchanges.fields import Sent, filled, nonzero, required, side, time_text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -259,6 +259,11 @@ _NATIVE: Final = subscriptions({"op": "subscribe"}, "", fields("channel", "marke
 _DISPATCH: Final = prefixed(b'{"channel":"', "channel")
 
 
+def _derivative(symbol: str) -> str | None:
+    """Spell a derivative's symbol; currency pairs have no such channel."""
+    return None if "/" in symbol else symbol.upper()
+
+
 _SPOT: Final = {
     "trade": always(_trades, "trades"),
     "book_change": always(_book_changes, "orderbook"),
@@ -271,7 +276,7 @@ EXCHANGES: Final = (
         types={
             "trade": _SPOT["trade"],
             "book_change": _SPOT["book_change"],
-            "derivative_ticker": always(_derivative_tickers, "instrument"),
+            "derivative_ticker": (Era((Channel("instrument", _derivative),), _derivative_tickers),),
             "liquidation": always(_liquidations, "trades"),
             "book_ticker": _SPOT["book_ticker"],
         },
