@@ -41,6 +41,7 @@ class _Trade(Struct, gc=False):
     size: Sent = UNSET
     is_maker_ask: bool | None = None
     timestamp: SentTime = UNSET
+    type: str | None = None
 
 
 class _Trades(Struct, gc=False):
@@ -83,7 +84,9 @@ def _liquidations(making: Making) -> Route:
     emit = making.emitter.liquidation
 
     def liquidations(message: _Trades) -> bool:
-        return _emit_all(emit, message.channel, message.liquidations)
+        # Those that reduce others' positions, or settle a market, stand among them.
+        rows = (row for row in message.liquidations or () if row.type == "liquidation")
+        return _emit_all(emit, message.channel, rows)
 
     return named({"update/trade": Part(_decode_trades, liquidations)})
 
