@@ -407,9 +407,10 @@ def book_changes_5(channel: str) -> Maker:
                     ids.start(name, row.last_id)
                 elif not ids.follow(name, row.previous_id, row.last_id):
                     continue
-                if is_snapshot or _has_levels(row.bids, row.asks):
-                    timestamp = time(row.timestamp, "books", "ts")
-                    emit(name, is_snapshot, row.bids, row.asks, timestamp or None)
+                timestamp = ticker_time(row.timestamp)
+                # The time of an instrument that has no book is 0.
+                if timestamp and (is_snapshot or _has_levels(row.bids, row.asks)):
+                    emit(name, is_snapshot, row.bids, row.asks, timestamp)
             return True
 
         return named({channel: making.unchecked(book_changes, _UPDATE_5)})
