@@ -64,7 +64,7 @@ def _trades(channel: str, is_sale: Callable[[_Trade], bool], making: Making) -> 
 
 
 def _old_trades(making: Making) -> Route:
-    return _trades("trade", lambda row: row.side != "1", making)
+    return _trades("trade", lambda row: row.side == "-1", making)
 
 
 def _option_trades(making: Making) -> Route:
@@ -73,7 +73,7 @@ def _option_trades(making: Making) -> Route:
 
 class _Depth(Struct, gc=False):
     symbol: str = field(name="s")
-    event_time: Number | None = field(name="E", default=None)
+    event_time: Number | UnsetType | None = field(name="E", default=UNSET)
     trade_time: Number | None = field(name="T", default=None)
     bids: Raw = field(name="b", default=_NO_LEVELS)
     asks: Raw = field(name="a", default=_NO_LEVELS)
@@ -89,7 +89,8 @@ def _old_book_changes(making: Making) -> Route:
 
     def depth(line: bytes) -> bool:
         book = decode(line).data
-        emit(book.symbol, True, book.bids, book.asks, time(book.event_time, "depth100", "E"))
+        sent = book.trade_time if book.event_time is UNSET else book.event_time
+        emit(book.symbol, True, book.bids, book.asks, time(sent, "depth100", "E"))
         return True
 
     return lambda stream: depth if "@depth100" in stream else None
