@@ -65,6 +65,7 @@ def test_ids_print_as_clients_know_them(value: str | float | None, text: str) ->
 
 def test_sides() -> None:
     assert [fields.side(each, "Buy") for each in ("Buy", "Sell", None)] == ["buy", "sell", "sell"]
+    assert [fields.buy_unless(each, "S") for each in ("B", "S", None)] == ["buy", "sell", "buy"]
     sides = [fields.known_side(each, "b", "s") for each in ("b", "s", "", UNSET)]
     assert sides == ["buy", "sell", "unknown", "unknown"]
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
 from tardis_machine.exchanges.dispatch import Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, known_side, required
+from tardis_machine.exchanges.fields import Sent, required, side, text
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import Time, parse_us
@@ -32,7 +32,7 @@ class _Trade(Struct, gc=False):
     price: Sent = UNSET
     quantity: Sent = UNSET
     taker_side: str | None = None
-    ack_id: str | int | None = None
+    ack_id: str | int | UnsetType | None = UNSET
     timestamp: str | None = None
 
 
@@ -44,10 +44,10 @@ def _trades(making: Making) -> Route:
         row = decode(line)
         emit(
             row.symbol,
-            row.ack_id,
+            text(row.ack_id),
             row.price or required(row.price, "trade", "price"),
             row.quantity or required(row.quantity, "trade", "quantity"),
-            known_side(row.taker_side, "Bid", "Ask"),
+            side(row.taker_side, "Bid"),
             _time(row.timestamp, "trade"),
         )
         return True

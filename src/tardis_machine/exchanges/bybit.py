@@ -42,12 +42,12 @@ from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, da
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
+    buy_unless,
     filled,
     known_side,
     nonzero,
     optional,
     required,
-    side,
     symbol,
     ticker_time,
     time,
@@ -295,7 +295,7 @@ def _old_liquidations(making: Making) -> Route:
                 row.id,
                 required(row.price, "liquidation", "price"),
                 required(row.amount, "liquidation", "qty"),
-                side(row.side, "Sell"),  # the position's: what is sold closes a long one
+                buy_unless(row.side, "Buy"),  # the position's: what is sold closes a long one
                 time(row.time, "liquidation", "time"),
             )
         return True
@@ -625,7 +625,7 @@ def _liquidations(making: Making) -> Route:
             None,
             required(row.price, "liquidation", "price"),
             required(row.amount, "liquidation", "size"),
-            side(row.side, "Sell"),
+            buy_unless(row.side, "Buy"),
             time(message.timestamp, "liquidation", "ts"),
         )
         return True
@@ -644,7 +644,7 @@ def _all_liquidations(making: Making) -> Route:
                 None,
                 required(row.price, "allLiquidation", "p"),
                 required(row.amount, "allLiquidation", "v"),
-                side(row.side, "Sell"),
+                buy_unless(row.side, "Buy"),
                 time(row.timestamp, "allLiquidation", "T"),
             )
         return True

@@ -12,7 +12,7 @@ from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Sessio
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, optional, required, side
+from tardis_machine.exchanges.fields import Sent, buy_unless, optional, required
 from tardis_machine.exchanges.fields import symbol as required_symbol
 from tardis_machine.exchanges.subscriptions import fields, subscriptions
 from tardis_machine.filters import Filter
@@ -75,7 +75,7 @@ def _trades(channel: str) -> Callable[[Making], Route]:
                     row.id,
                     required(row.price, "trades", "price"),
                     required(row.size, "trades", "size"),
-                    side(row.side, "BUY"),
+                    buy_unless(row.side, "SELL"),
                     _time(row),
                 )
             return True
@@ -100,7 +100,7 @@ def _liquidations(making: Making) -> Route:
                     row.id,
                     required(row.price, "trades", "price"),
                     required(row.size, "trades", "size"),
-                    side(row.side, "BUY"),
+                    buy_unless(row.side, "SELL"),
                     _time(row),
                 )
         return True

@@ -128,6 +128,11 @@ def side(value: object, buy: object) -> Literal["buy", "sell"]:
     return "buy" if value == buy else "sell"
 
 
+def buy_unless(value: object, sell: object) -> Literal["buy", "sell"]:
+    """The taker's side where everything but one value is a purchase."""
+    return "sell" if value == sell else "buy"
+
+
 def known_side(value: object, buy: object, sell: object) -> Side:
     """The taker's side where some trades have none."""
     return "buy" if value == buy else "sell" if value == sell else "unknown"

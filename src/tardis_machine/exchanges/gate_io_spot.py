@@ -31,7 +31,7 @@ from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Sessio
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, optional, required, symbol, time
+from tardis_machine.exchanges.fields import Sent, buy_unless, optional, required, symbol, time
 from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS, best_shape, updated_best
 from tardis_machine.exchanges.joins import JoinedBook, amended
 from tardis_machine.filters import Filter
@@ -57,10 +57,6 @@ class _OldTrades(Struct, gc=False):
     params: tuple[str, list[_OldTrade]]
 
 
-def _side(side: str | None) -> Any:
-    return "sell" if side == "sell" else "buy"
-
-
 def _old_trades(making: Making) -> Route:
     decode = Decoder(_OldTrades).decode
     emit = making.emitter.trade
@@ -78,7 +74,7 @@ def _old_trades(making: Making) -> Route:
                 row.id,
                 required(row.price, "trades", "price"),
                 required(row.amount, "trades", "amount"),
-                _side(row.side),
+                buy_unless(row.side, "sell"),
                 seconds_us(row.seconds),
             )
         return True
@@ -142,7 +138,7 @@ def _trades(making: Making) -> Route:
             row.id,
             required(row.price, "trades", "price"),
             required(row.amount, "trades", "amount"),
-            _side(row.side),
+            buy_unless(row.side, "sell"),
             int(float(row.milliseconds)),
         )
         return True

@@ -64,7 +64,6 @@ from tardis_machine.exchanges.fields import (
     known_side,
     nonzero,
     required,
-    side,
     text,
     ticker_time,
     time,
@@ -509,7 +508,7 @@ def _emit_liquidations(line: bytes, making: Making, symbol_of: Callable[[str], s
                 None,
                 required(row.price, "liquidation_orders", "price"),
                 required(row.volume, "liquidation_orders", "volume"),
-                side(row.direction, "buy"),
+                known_side(row.direction, "buy", "sell"),
                 time(row.timestamp, "liquidation_orders", "created_at"),
             )
     return True

@@ -50,10 +50,10 @@ from tardis_machine.exchanges.exchange import Exchange, Making, always
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
+    buy_unless,
     filled,
     given,
     required,
-    side,
     ticker_time,
     time,
 )
@@ -117,7 +117,7 @@ def _trades(making: Making) -> Route:
             row.id,
             required(row.price, "market/match", "price"),
             required(row.size, "market/match", "size"),
-            side(row.side, "buy"),
+            buy_unless(row.side, "sell"),
             micros(time(row.time, "market/match", "time") // 1000),
         )
         return True
@@ -333,7 +333,7 @@ def _futures_trades(making: Making) -> Route:
             row.id,
             required(row.price, _EXECUTION, "price"),
             required(row.size, _EXECUTION, "size"),
-            side(row.side, "buy"),
+            buy_unless(row.side, "sell"),
             nanos_ms(time(row.time, _EXECUTION, "ts")),
         )
         return True

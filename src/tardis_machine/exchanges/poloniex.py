@@ -12,7 +12,7 @@ from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Sessio
 from tardis_machine.exchanges.dispatch import Part, Route, decoded, named, prefixed
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, SentTime, known_side, required, text, time
+from tardis_machine.exchanges.fields import Sent, SentTime, buy_unless, required, text, time
 from tardis_machine.exchanges.subscriptions import subscriptions
 from tardis_machine.filters import Filter
 from tardis_machine.times import seconds_ms
@@ -174,7 +174,7 @@ def _trades(making: Making) -> Route:
                 row.id,
                 required(row.price, "trades", "price"),
                 required(row.quantity, "trades", "quantity"),
-                known_side(row.taker_side, "buy", "sell"),
+                buy_unless(row.taker_side, "sell"),
                 time(row.timestamp, "trades", "createTime"),
             )
         return True

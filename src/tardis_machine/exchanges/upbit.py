@@ -17,7 +17,7 @@ from tardis_machine.exchanges.dialect import (
 )
 from tardis_machine.exchanges.dispatch import Route, named, prefixed
 from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, nonzero, required, side, text, time
+from tardis_machine.exchanges.fields import Sent, buy_unless, nonzero, required, text, time
 from tardis_machine.filters import Filter
 
 Number = int | float
@@ -43,7 +43,7 @@ def _trades(making: Making) -> Route:
             text(row.sequential_id),
             required(row.trade_price, "trade", "trade_price"),
             required(row.trade_volume, "trade", "trade_volume"),
-            side(row.ask_bid, "BID"),
+            buy_unless(row.ask_bid, "ASK"),
             time(row.trade_timestamp, "trade", "trade_timestamp"),
         )
         return True

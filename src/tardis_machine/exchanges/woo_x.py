@@ -36,9 +36,9 @@ from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, da
 from tardis_machine.exchanges.fields import (
     Sent,
     SentTime,
+    buy_unless,
     filled,
     required,
-    side,
     symbol,
     ticker_time,
     time,
@@ -146,7 +146,7 @@ def _old_trades(making: Making) -> Route:
                 None,
                 required(row.price, "trade", "price"),
                 required(row.size, "trade", "size"),
-                side(row.side, "BUY"),
+                buy_unless(row.side, "SELL"),
                 time(message.timestamp, "trade", "ts"),
             )
         return True
@@ -326,7 +326,7 @@ def _trades(making: Making) -> Route:
                 None,
                 required(row.price, "trade", "px"),
                 required(row.size, "trade", "sx"),
-                side(row.side, "BUY"),
+                buy_unless(row.side, "SELL"),
                 time(row.timestamp, "trade", "ts"),
             )
         return True
