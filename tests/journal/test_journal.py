@@ -161,7 +161,10 @@ def test_a_damaged_header_costs_its_entry_and_is_counted_with_the_next_segment(
 
 
 def test_what_follows_damage_in_the_last_segment_is_read(tmp_path: Path) -> None:
-    """Two damaged headers in a row, behind which nothing but entries says where they begin."""
+    """Two damaged headers in a row, behind which nothing but entries says where they begin.
+
+    How many there were shows where the log ends.
+    """
     journal = writer(tmp_path)
     for number in range(6):
         append(journal, number)
@@ -169,7 +172,9 @@ def test_what_follows_damage_in_the_last_segment_is_read(tmp_path: Path) -> None
     log = only_log(tmp_path)
     whole = read_all(log)
     damage(segment_path(log.path, 0), whole[1].offset, whole[2].offset)
-    assert positions(read_all(log)) == [0, "corrupt", 3, 4, 5]
+    found = read_all(log)
+    assert positions(found) == [0, "corrupt", 3, 4, 5, "corrupt"]
+    assert sum(each.messages for each in found if isinstance(each, Gap)) == 2
 
 
 def test_a_segment_whose_header_is_torn_is_read(tmp_path: Path) -> None:
@@ -233,7 +238,7 @@ def test_a_segment_whose_header_is_torn_is_kept_aside_when_it_is_done(
     if not sound:
         damage(segment_path(log.path, 0), HEADER_BYTES, size=4)
     content = tear_header(segment_path(log.path, 0))
-    assert positions(read_all(log)) == ([0] if sound else [])
+    assert positions(read_all(log)) == [0 if sound else "corrupt"]
     log.remove()
     [kept] = aside(tmp_path).iterdir()
     assert kept.read_bytes() == content
@@ -418,3 +423,88 @@ def test_a_reader_at_rest_looks_closely_from_time_to_time(
     assert not reader.at_rest()
     assert positions([each for each in (reader.read(),) if each]) == [1]
     journal.close()
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x04
+    path.write_bytes(content)
+
+
+def killed(directory: Path) -> tuple[Log, list[Entry]]:
+    """Write a log of three entries by a server that does not come to end it."""
+    journal = writer(directory)
+    for number in range(3):
+        append(journal, number)
+    os.close(journal._lock)
+    log = only_log(directory)
+    return log, [each for each in read_all(log) if isinstance(each, Entry)]
+
+
+@pytest.mark.parametrize("flipped", [1, 2])
+def test_a_damaged_last_entry_of_a_killed_server_is_counted(tmp_path: Path, flipped: int) -> None:
+    """All of it is there, so it was written whole, and a client has got it."""
+    log, whole = killed(tmp_path)
+    assert log.pending("kafka") == 3
+    for each in whole[flipped:]:
+        flip(segment_path(log.path, 0), each.end - 20)
+    found = read_all(only_log(tmp_path))
+    assert positions(found) == [*range(flipped), "corrupt"]
+    assert found[-1].messages == 3 - flipped
+    assert found[-1].offset == whole[-1].end
+    assert only_log(tmp_path).pending("kafka") == 3
+    log.remove()
+    assert len(list(aside(tmp_path).iterdir())) == 1
+
+
+def test_what_was_never_written_whole_is_no_damage(tmp_path: Path) -> None:
+    """Neither what a killed server's last write left, nor what power loss made zeros of."""
+    log, whole = killed(tmp_path)
+    path = segment_path(log.path, 0)
+    content = path.read_bytes()
+    for left in (content[:-1], content[: whole[2].offset + 10], content[:-9] + bytes(9)):
+        path.write_bytes(left)
+        assert positions(read_all(only_log(tmp_path))) == [0, 1]
+        assert only_log(tmp_path).pending("kafka") == 2
+    log.remove()
+    assert not aside(tmp_path).exists()
+
+
+def test_an_entry_that_a_living_server_is_at_is_no_damage(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    append(journal, 0)
+    append(journal, 1)
+    flip(segment_path(journal.path, 0), -20)
+    assert positions(read_all(only_log(tmp_path))) == [0]
+    assert only_log(tmp_path).pending("kafka") == 1
+    journal.close()
+
+
+@pytest.mark.parametrize("where", ["header", "data", "cut"])
+def test_what_is_lost_at_the_end_of_a_log_that_was_ended_is_counted(
+    tmp_path: Path, where: str
+) -> None:
+    """Whatever became of it: a server that ends says how much it has written."""
+    journal = writer(tmp_path)
+    for number in range(3):
+        append(journal, number)
+    journal.close()
+    last = read_all(only_log(tmp_path))[-1]
+    path = segment_path(journal.path, 0)
+    if where == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        assert isinstance(last, Entry)
+        flip(path, last.end - 20 if where == "data" else last.offset + 10)
+    found = read_all(only_log(tmp_path))
+    assert positions(found) == [0, 1, "corrupt"]
+    assert found[-1].messages == 1
+    assert only_log(tmp_path).pending("kafka") == 3
+
+
+def test_a_damaged_last_entry_is_counted_when_its_segment_is_skipped(tmp_path: Path) -> None:
+    log, whole = killed(tmp_path)
+    flip(segment_path(log.path, 0), whole[2].end - 20)
+    log.bury(0)
+    [gap] = read_all(only_log(tmp_path))
+    assert gap.messages == only_log(tmp_path).pending("kafka") == 3

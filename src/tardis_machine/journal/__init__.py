@@ -5,7 +5,8 @@ age, whatever the clock says. What is not so named is no log, and what is not a 
 deleted: a directory may be shared with others. A log has one writer, the server, which holds `lock`
 for as long as it lives and never reopens a log: after a crash the next server starts a new one.
 Segments `N.seg` are numbered from 0; a segment's header says how many messages the log held before
-it, so what lies between two places is known without reading it. An entry is a fixed header
+it, so what lies between two places is known without reading it; a server that ends leaves an empty
+one behind, which says how many there are in all. An entry is a fixed header
 (checksum, version, sizes, message count, position, ingest time), the response's provenance
 (msgpack, made once per response) and the NDJSON bytes exactly as the client gets them: one
 `writev`, no copy, before the client's first byte.
@@ -21,10 +22,11 @@ Readers take a bounded piece at a time and hold no file open. The publisher dele
 every bus of the log is past it, and a log when its writer is gone and all cursors are at its end.
 
 Damage. An entry that is incomplete or fails its checksum is waited for while its writer lives and
-is at it. At the end of a log whose writer is gone it was never sent to anyone, and is left out (and
-said). Anywhere else it is passed, counted, and its segment moved to `aside/` instead of deleted;
-so is a segment whose header is torn, though its entries are read and counted, and a whole log of
-another version of the format. Nothing in `aside/` is ever touched.
+is at it. At the end of a log whose writer was killed, one that is shorter than it should be was
+never sent to anyone, and is left out (and said); so is one that power loss made zeros of. Anything
+else is passed, counted, and its segment moved to `aside/` instead of deleted; so is a segment whose
+header is torn, though its entries are read and counted, and a whole log of another version of the
+format. Nothing in `aside/` is ever touched.
 
 Bounds. All segments of the directory together stay within `max_bytes`, over all processes; a write
 refused for lack of disk is the same as a full journal. Room is made by replacing the oldest segment

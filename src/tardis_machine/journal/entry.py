@@ -153,8 +153,12 @@ class Damage(NamedTuple):
     messages: int | None
 
 
-def damage_at(content: Content, offset: int) -> Damage | None:
-    """Find the next sound entry behind something that is none; None if there is no more."""
+def damage_at(content: Content, offset: int, *, ended: bool = False) -> Damage | None:
+    """Find the next sound entry behind something that is none; None if there is no more.
+
+    What has no sound entry behind it is damage only where nobody writes any more (`ended`), and
+    if all of it is there: a write that was cut off is shorter, or, by power loss, ends in zeros.
+    """
     count = 0
     at = offset
     while (heading := heading_at(content, at)) is not None and heading.version == _VERSION:
@@ -162,10 +166,10 @@ def damage_at(content: Content, offset: int) -> Damage | None:
         at = heading.end
         if sound_at(content, at) is not None:
             return Damage(at, count)
-    for at in _beginnings(content, offset + 1):
-        if sound_at(content, at) is not None:
-            return Damage(at, None)
-    return None
+    for place in _beginnings(content, offset + 1):
+        if sound_at(content, place) is not None:
+            return Damage(place, None)
+    return Damage(at, count) if ended and at > offset and content[at - 1] else None
 
 
 def _beginnings(content: Content, offset: int) -> Iterator[int]:

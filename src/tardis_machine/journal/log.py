@@ -154,6 +154,7 @@ class Log:
 
     def end(self) -> End:
         """Find the log's end, reading its last segment from where the last call stopped."""
+        ended = self.finished()  # asked first: what is read then is all there will be
         listing = self.listing()
         known = self._end
         torn = []
@@ -163,7 +164,7 @@ class Log:
             here = number == known.segment
             start, messages = (known.offset, known.messages) if here else (None, None)
             try:
-                found = segment.scan(self.path, number, start, messages)
+                found = segment.scan(self.path, number, start, messages, ended=ended)
             except (FileNotFoundError, segment.OtherVersionError):
                 continue
             if found.size:
@@ -183,7 +184,7 @@ class Log:
 
     def _end_behind_torn_header(self, number: int, known: End) -> End:
         before = max(known.messages, self._count_before(number))
-        found = segment.scan(self.path, number, count=before)
+        found = segment.scan(self.path, number, count=before, ended=self.finished())
         return End(number, found.size, found.end) if found.end > before else known
 
     def _count_before(self, number: int) -> int:
@@ -194,13 +195,14 @@ class Log:
         stones = [n for n in self.listing().tombstones if n < number]
         known = [segment.read_tombstone(self.path, n) for n in stones]
         counts = [0, *(stone.end for stone in known if stone is not None)]
-        whole = segment.scan(self.path, number, count=0)
+        ended = self.finished()
+        whole = segment.scan(self.path, number, count=0, ended=ended)
         for path in self.path.glob(_cursor_path(Path(), "*").name):
             state = read_state(path)
             if state.segment < number:
                 counts.append(state.seen)
             elif state.segment == number and state.offset <= whole.size:
-                behind = segment.scan(self.path, number, state.offset, count=0)
+                behind = segment.scan(self.path, number, state.offset, count=0, ended=ended)
                 counts.append(state.seen - (whole.end - behind.end))
         return max(counts)
 

@@ -124,7 +124,7 @@ class Reader:
             found = self._next()
             if found is not None:
                 return found
-            damage = self._behind_damage()
+            damage = self._behind_damage(ended=finished)
             if damage is not None:
                 return damage
             resume = self._resume(listing)
@@ -174,8 +174,8 @@ class Reader:
         finally:
             os.close(fd)
 
-    def _behind_damage(self) -> Gap | None:
-        """Pass what cannot be read, if sound entries follow it in the same segment."""
+    def _behind_damage(self, *, ended: bool) -> Gap | None:
+        """Pass what cannot be read, if it is damage and not a write that was cut off."""
         try:
             content = segment.read_from(self.log.path, self.segment, self.offset)
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class Reader:
         version = entry.other_version_at(content, 0)
         if version is not None:
             raise segment.OtherVersionError(self._path, f"{version:02}")
-        found = entry.damage_at(content, 0)
+        found = entry.damage_at(content, 0, ended=ended)
         if found is None:
             return None
         count = found.messages or 0

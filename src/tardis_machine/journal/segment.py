@@ -205,18 +205,26 @@ class Scan(NamedTuple):
     line: bytes
 
 
-def scan(log: Path, number: int, start: int | None = None, count: int | None = None) -> Scan:
+def scan(
+    log: Path,
+    number: int,
+    start: int | None = None,
+    count: int | None = None,
+    *,
+    ended: bool = False,
+) -> Scan:
     """Walk over the entries of a segment, up to where no more of them follow.
 
-    `count` are the messages before `start`. A segment whose header is not written, or torn, has
-    size 0 if nobody knows them.
+    `count` are the messages before `start`, `ended` says that nobody writes to it any more. A
+    segment whose header is not written, or torn, has size 0 if nobody knows them.
     """
     first = _first_of_segment(log, number, count)
     if first is None:
         return Scan(0, 0, 0, [], [], b"")
     begin = max(start or 0, HEADER_BYTES)
     content = read_from(log, number, begin)
-    found = _scan(content, first, 0, first if count is None else count, entry.sound_at)
+    before = first if count is None else count
+    found = _scan(content, first, 0, before, entry.sound_at, ended=ended)
     return found._replace(size=begin + found.size)
 
 
@@ -234,6 +242,8 @@ def _scan(
     start: int,
     count: int,
     look: Callable[[entry.Content, int], entry.Heading | None],
+    *,
+    ended: bool,
 ) -> Scan:
     provenances: dict[bytes, int] = {}
     runs: list[tuple[int, int, int]] = []
@@ -242,7 +252,7 @@ def _scan(
     while True:
         found = look(content, offset)
         if found is None:
-            damage = entry.damage_at(content, offset)
+            damage = entry.damage_at(content, offset, ended=ended)
             if damage is None:
                 break
             count += damage.messages or 0
@@ -269,7 +279,7 @@ def _scan_headers(log: Path, number: int, count: int | None) -> Scan | None:
         return None
     try:
         with _open_mapped(log, number) as content:
-            return _scan(content, first, HEADER_BYTES, first, entry.likely_at)
+            return _scan(content, first, HEADER_BYTES, first, entry.likely_at, ended=True)
     except ValueError:  # empty
         return None
 

@@ -173,8 +173,8 @@ class Space:
 def _needs(log: Log, bus: str, number: int) -> bool:
     """Tell whether a bus has yet to read any of a segment that nobody writes to."""
     state = log.cursor_state(bus)
+    if state.segment <= number and log.finished():
+        return state.seen < log.end().messages
     if state.segment != number:
         return state.segment < number
-    if log.finished():
-        return state.seen < log.end().messages
     return state.offset < log.sizes().get(number, 0)

@@ -142,6 +142,11 @@ class Writer:
 
     def close(self) -> None:
         """End the log. The publisher deletes it once it is delivered."""
+        if self._fd >= 0 and self._size > segment.HEADER_BYTES:
+            # The next segment's header says how many messages there are before it, so that the
+            # last of them do not pass for a write that was cut off if they are damaged.
+            with contextlib.suppress(OSError):
+                self._rotate()
         if self._syncer is not None:
             self._syncer.stop()
         if self._fd >= 0:
