@@ -32,11 +32,11 @@ ELSEWHERE: dict[str, dict[str, object]] = {
 THE_SAME: dict[str, dict[str, object]] = {
     "kafka": {"brokers": "a:9092,b:9092", "static_headers": "team:quant"},
     "kinesis": {"secret_access_key": "hunter3"},
-    "sqs": {"include_payloads": "trade"},
+    "sqs": {"attribute_templates": "who:{{symbol}}"},
     "redis": {"password": "hunter3"},
     "nats": {"servers": "nats://b:4222,nats://a:4222", "pass": "hunter3"},
     "file": {"path": str(Path.cwd() / "events.ndjson")},
-    "console": {"include_payloads": "trade"},
+    "console": {},
 }
 
 
@@ -51,6 +51,16 @@ def test_a_bus_is_known_by_where_it_goes(name: str) -> None:
     assert "hunter" not in given
     assert where(name, GIVEN[name] | THE_SAME[name]) == given
     assert where(name, GIVEN[name] | ELSEWHERE[name]) != given
+
+
+@pytest.mark.parametrize("name", BUSES)
+def test_a_bus_is_known_by_what_it_takes(name: str) -> None:
+    """With another allow-list, what waits would be filtered, or what was filtered be sent."""
+    given = where(name, GIVEN[name])
+    some = where(name, GIVEN[name] | {"include_payloads": "trade,bookChange"})
+    assert some == f"{given}, only bookChange and trade"
+    assert where(name, GIVEN[name] | {"include_payloads": "bookChange,trade"}) == some
+    assert where(name, GIVEN[name] | {"include_payloads": "trade"}) not in (given, some)
 
 
 def test_a_stream_of_kinesis_is_known_by_the_region_that_the_sdk_finds(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -444,6 +445,28 @@ def test_the_command_refuses_another_destination_until_it_is_told_to_adopt(
     assert run(*flags, "--journal-adopt").returncode == 0
     assert written(elsewhere) == [event.event_id for event in events_of(lines(100))]
     assert not Directory(journal).logs()
+
+
+def test_what_waits_is_neither_filtered_nor_sent_by_another_allow_list(
+    journal: Path, file: FileConfig, run: Run
+) -> None:
+    """What was accepted stays so, and what nobody wanted stays away, until somebody decides."""
+    flags = ("publish", "--journal-dir", str(journal), "--file-path", str(file.path))
+    only = replace(file, include_payloads=("trade",))
+    trades = [event.event_id for event in events_of(lines(100)) if event.payload_case == "trade"]
+    assert 0 < len(trades) < 100
+    log(journal, {"file": only}, 100).close()
+    refused = run(*flags)
+    assert refused.returncode == 1
+    assert f"written for file (path {file.path}, only trade)" in refused.stderr
+    assert run(*flags, "--file-include-payloads", "trade").returncode == 0
+    assert written(file) == trades
+    log(journal, {"file": file}, 100).close()
+    assert run(*flags, "--file-include-payloads", "trade").returncode == 1
+    taken = run(*flags, "--file-include-payloads", "trade", "--journal-adopt")
+    assert taken.returncode == 0
+    assert f"filtered={100 - len(trades)} accepted={len(trades)}" in taken.stderr
+    assert written(file) == trades * 2
 
 
 def test_the_command_may_drain_one_bus_and_leave_the_others(

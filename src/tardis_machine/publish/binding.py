@@ -8,7 +8,7 @@ from tardis_machine.publish.buses.base import BusConfig
 
 
 def destinations(buses: Mapping[str, BusConfig]) -> dict[str, str]:
-    """Say for each bus where its records go: its service, its destinations, its routes."""
+    """Say for each bus what goes where: its service, destinations, routes and allow-list."""
     return {name: _destination(config) for name, config in buses.items()}
 
 
@@ -28,4 +28,6 @@ def _destination(config: BusConfig) -> str:
     if routing.destination is not None:
         parts.append(f"template {routing.destination.text}")
     parts += [f"{case} to {where}" for case, where in sorted(routing.routes.items())]
+    if routing.include:
+        parts.append(f"only {' and '.join(sorted(routing.include))}")
     return ", ".join(parts)
