@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -364,6 +365,27 @@ def test_the_end_is_found_in_the_last_segment_alone(tmp_path: Path) -> None:
     for segment in sorted(path.glob("*.seg"))[:-1]:
         segment.write_bytes(segment.read_bytes()[:HEADER_BYTES])
     assert only_log(tmp_path).end().messages == 30
+    journal.close()
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_end_is_found_a_piece_at_a_time(tmp_path: Path, *, torn: bool) -> None:
+    """A first look at a segment takes as little memory as any other, whatever its last bytes."""
+    journal = writer(tmp_path, max_bytes=1 << 30, segment_bytes=64 << 20)
+    for number in range(250):
+        assert append(journal, number, size=100_000)
+    assert append(journal, 250, size=2_000_000)
+    if torn:
+        path = segment_path(journal.path, 0)
+        path.write_bytes(path.read_bytes()[:-1])
+    log = only_log(tmp_path)
+    tracemalloc.start()
+    try:
+        assert log.end().messages == 250 + (not torn)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 << 20
     journal.close()
 
 

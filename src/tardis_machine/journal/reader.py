@@ -10,7 +10,6 @@ from tardis_machine.journal import entry, segment
 from tardis_machine.journal.log import Log
 
 _log = logging.getLogger(__name__)
-_CHUNK_BYTES: Final = 256 * 1024
 _LOOK_CLOSELY_S: Final = 0.25
 
 
@@ -166,11 +165,7 @@ class Reader:
             if self._known != self.segment:
                 segment.parse_header(self._path, os.pread(fd, segment.HEADER_BYTES, 0))
                 self._known = self.segment
-            self._buffer = os.pread(fd, _CHUNK_BYTES, self.offset)
-            size = entry.size_at(self._buffer, 0)
-            # A torn header may claim any size: nothing is allocated that the file does not hold.
-            if size is not None and len(self._buffer) < size <= os.fstat(fd).st_size - self.offset:
-                self._buffer = os.pread(fd, size, self.offset)
+            self._buffer = segment.read_piece(fd, self.offset)
         finally:
             os.close(fd)
 

@@ -7,7 +7,6 @@ import logging
 import mmap
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +24,7 @@ _HEADER: Final = struct.Struct("<6s2sQQI")
 HEADER_BYTES: Final = _HEADER.size
 _CHECKSUM: Final = struct.Struct("<I")
 _DIGITS: Final = 12
+_PIECE_BYTES: Final = 256 * 1024
 _ASIDE: Final = "aside"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -194,12 +194,28 @@ def _open_mapped(log: Path, number: int) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def read_piece(fd: int, offset: int) -> bytes:
+    """Read a piece of a segment that has the entry at `offset` whole, if the file has it."""
+    piece = os.pread(fd, _PIECE_BYTES, offset)
+    size = entry.size_at(piece, 0)
+    # A torn header may claim any size: nothing is allocated that the file does not hold.
+    if size is not None and len(piece) < size <= os.fstat(fd).st_size - offset:
+        piece = os.pread(fd, size, offset)
+    return piece
+
+
+class Reach(NamedTuple):
+    """How far a segment reaches: the messages of the log before its end, and its size."""
+
+    end: int
+    size: int
+
+
 class Scan(NamedTuple):
-    """What a walk over a segment's entry headers finds: messages, bytes, and who they belong to."""
+    """What a walk over a segment's entry headers finds: messages, and who they belong to."""
 
     first: int
     end: int
-    size: int
     provenances: list[bytes]
     runs: list[tuple[int, int, int]]
     line: bytes
@@ -212,20 +228,40 @@ def scan(
     count: int | None = None,
     *,
     ended: bool = False,
-) -> Scan:
-    """Walk over the entries of a segment, up to where no more of them follow.
+) -> Reach:
+    """Walk over the entries of a segment, a piece at a time, up to where no more of them follow.
 
     `count` are the messages before `start`, `ended` says that nobody writes to it any more. A
     segment whose header is not written, or torn, has size 0 if nobody knows them.
     """
     first = _first_of_segment(log, number, count)
     if first is None:
-        return Scan(0, 0, 0, [], [], b"")
-    begin = max(start or 0, HEADER_BYTES)
-    content = read_from(log, number, begin)
-    before = first if count is None else count
-    found = _scan(content, first, 0, before, entry.sound_at, ended=ended)
-    return found._replace(size=begin + found.size)
+        return Reach(0, 0)
+    offset = at = max(start or 0, HEADER_BYTES)
+    end = first if count is None else count
+    piece = b""
+    with segment_path(log, number).open("rb") as file:
+        while True:
+            found = entry.sound_at(piece, offset - at)
+            if found is None:
+                piece, at = _read_sound(file.fileno(), offset), offset
+                found = entry.sound_at(piece, 0)
+            if found is not None:
+                end += found.messages
+                offset = at + found.end
+                continue
+            damage = entry.damage_at(read_from(log, number, offset), 0, ended=ended)
+            if damage is None:
+                return Reach(end, offset)
+            end += damage.messages or 0
+            offset += damage.end
+
+
+def _read_sound(fd: int, offset: int) -> bytes:
+    try:
+        return read_piece(fd, offset)
+    except entry.CorruptError:
+        return b""
 
 
 def _first_of_segment(log: Path, number: int, otherwise: int | None) -> int | None:
@@ -236,23 +272,30 @@ def _first_of_segment(log: Path, number: int, otherwise: int | None) -> int | No
     return otherwise if first is None else first
 
 
-def _scan(
-    content: entry.Content,
-    first: int,
-    start: int,
-    count: int,
-    look: Callable[[entry.Content, int], entry.Heading | None],
-    *,
-    ended: bool,
-) -> Scan:
+def _scan_headers(log: Path, number: int, count: int | None) -> Scan | None:
+    """Walk over the headers of a segment that nobody writes to any more; None if it has none.
+
+    Reading 64 MiB takes longer than whoever needs the room should wait.
+    """
+    first = _first_of_segment(log, number, count)
+    if first is None:
+        return None
+    try:
+        with _open_mapped(log, number) as content:
+            return _scan(content, first)
+    except ValueError:  # empty
+        return None
+
+
+def _scan(content: entry.Content, first: int) -> Scan:
     provenances: dict[bytes, int] = {}
     runs: list[tuple[int, int, int]] = []
     line = b""
-    offset = start
+    offset, count = HEADER_BYTES, first
     while True:
-        found = look(content, offset)
+        found = entry.likely_at(content, offset)
         if found is None:
-            damage = entry.damage_at(content, offset, ended=ended)
+            damage = entry.damage_at(content, offset, ended=True)
             if damage is None:
                 break
             count += damage.messages or 0
@@ -266,22 +309,7 @@ def _scan(
             line = content[found.data : content.find(b"\n", found.data, found.end) + 1]
         count += found.messages
         offset = found.end
-    return Scan(first, count, offset, list(provenances), runs, line)
-
-
-def _scan_headers(log: Path, number: int, count: int | None) -> Scan | None:
-    """Walk over the headers of a segment that nobody writes to any more; None if it has none.
-
-    Reading 64 MiB takes longer than whoever needs the room should wait.
-    """
-    first = _first_of_segment(log, number, count)
-    if first is None:
-        return None
-    try:
-        with _open_mapped(log, number) as content:
-            return _scan(content, first, HEADER_BYTES, first, entry.likely_at, ended=True)
-    except ValueError:  # empty
-        return None
+    return Scan(first, count, list(provenances), runs, line)
 
 
 def _encode_tombstone(found: Scan, end: int) -> bytes:
