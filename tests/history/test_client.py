@@ -154,8 +154,36 @@ def test_a_server_that_is_not_there(tardis_api: TardisApi, tmp_path: Path) -> No
     request = SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1)
     with pytest.raises(RetriesExhaustedError, match=tardis_api.endpoint) as caught:
         client.fetch(request, Abort())
-    assert caught.value.status is None
+    assert caught.value.status == 502
     assert "object at 0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:{port}", "http://nowhere.invalid"])
+def test_a_first_request_without_a_connection_is_given_up_soon(
+    tardis_api: TardisApi, tmp_path: Path, endpoint: str
+) -> None:
+    """Whoever asked has nothing yet, and would wait an hour for one that is never there."""
+    tardis_api.close()
+    where = endpoint.format(port=tardis_api.endpoint.rpartition(":")[2].partition("/")[0])
+    pauses: list[float] = []
+    client = Client(Cache(tmp_path), endpoint=where, api_wait_s=1, sleep=pauses.append)
+    request = SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1)
+    with pytest.raises(RetriesExhaustedError, match="given up after one try"):
+        client.fetch(request._replace(first=True), Abort())
+    assert not pauses
+    with pytest.raises(RetriesExhaustedError, match="given up after 30 tries"):
+        client.fetch(request, Abort())
+
+
+def test_a_first_request_that_is_answered_badly_is_tried_on(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    client = Client(
+        Cache(tmp_path), endpoint=tardis_api.endpoint, api_wait_s=0, sleep=lambda _: None
+    )
+    tardis_api.fail(Fault(503, "busy"), Fault(cut_after=0))
+    request = SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1, first=True)
+    assert client.fetch(request, Abort()).cached.start == MINUTE
 
 
 def test_the_key_is_in_no_error_and_no_log(

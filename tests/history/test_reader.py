@@ -14,7 +14,14 @@ import zstandard
 
 from tardis_machine import sample
 from tardis_machine.filters import cache_keys
-from tardis_machine.history import Filter, History, HistoryError, Reader, ReaderClosedError
+from tardis_machine.history import (
+    Filter,
+    History,
+    HistoryError,
+    Reader,
+    ReaderClosedError,
+    RetriesExhaustedError,
+)
 from tardis_machine.history.cache import MINUTE, Cache
 from tests.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 
@@ -95,6 +102,19 @@ def test_a_wrong_key_fails_before_anything_is_given_out(replays: Replays) -> Non
         next(replays.read(0, 9))
     assert caught.value.status == 401
     assert replays.asked() == [(8, 1)]
+
+
+def test_an_api_that_cannot_be_reached_is_told_before_anything_is_given_out(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    write(tmp_path, 0)
+    tardis_api.close()
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, api_wait_s=0) as history:
+        reader = history.read("ftx", FILTERS, START * MINUTE, (START + 2) * MINUTE)
+        with pytest.raises(RetriesExhaustedError, match="could not be read"):
+            next(reader)
+        with history.read("ftx", FILTERS, START * MINUTE, (START + 1) * MINUTE) as cached:
+            assert b"".join(cached) == expected(0, 1)
 
 
 def test_a_suggested_size_is_used_for_the_middle(replays: Replays) -> None:

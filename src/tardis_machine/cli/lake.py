@@ -256,6 +256,7 @@ def _where(history: HistoryConfig, tables: "Tables") -> dict[str, str]:
     return {
         **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
         **({"cacheMaxBytes": str(bound)} if bound else {}),
+        **({"apiWaitS": str(history.api_wait_s)} if history.api_wait_s is not None else {}),
         "endpoint": history.endpoint,
         "sampleData": str(history.sample_data).lower(),
     }

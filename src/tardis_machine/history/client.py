@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,7 +15,13 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ProxyError,
+    SSLError,
+)
 from urllib3.response import BaseHTTPResponse
 
 from tardis_machine import __version__
@@ -30,17 +37,24 @@ log = logging.getLogger(__name__)
 
 DEFAULT_ENDPOINT: Final = "https://api.tardis.dev/v1"
 MAX_TRIES: Final = 30
+API_WAIT_S: Final = 15.0
 
 _FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
+_BAD_GATEWAY: Final = 502
 _MAX_DELAY_S: Final = 120.0
 _THROTTLED_EXTRA_S: Final = 60.0
 _CHUNK_BYTES: Final = 1 << 16
 _MAX_ERROR_BYTES: Final = 4096
 _TIMEOUT: Final = urllib3.Timeout(connect=15, read=60)
+_NO_CONNECTION: Final = (NewConnectionError, ConnectTimeoutError, ProxyError, SSLError)
 
 
 class SliceRequest(NamedTuple):
-    """One call: `minutes` minutes of `exchange` from minute `start` on."""
+    """One call: `minutes` minutes of `exchange` from minute `start` on.
+
+    `first` are those of a replay that has given out nothing yet, whose client would rather hear
+    that the API cannot be reached than wait.
+    """
 
     exchange: str
     key: str
@@ -48,6 +62,7 @@ class SliceRequest(NamedTuple):
     origin: int
     start: int
     minutes: int
+    first: bool = False
 
 
 class FetchedSlice(NamedTuple):
@@ -132,6 +147,7 @@ class Client:
         endpoint: str = DEFAULT_ENDPOINT,
         api_key: str = "",
         max_tries: int = MAX_TRIES,
+        api_wait_s: float = API_WAIT_S,
         max_connections: int = 1,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
@@ -139,6 +155,7 @@ class Client:
         self._endpoint = endpoint.rstrip("/")
         self._api_key = api_key
         self._max_tries = max_tries
+        self._api_wait_s = api_wait_s
         self._sleep = sleep
         self._headers = {
             "Accept-Encoding": "zstd, gzip",
@@ -153,21 +170,28 @@ class Client:
         self._pools.clear()
 
     def fetch(self, request: SliceRequest, abort: Abort) -> FetchedSlice:
-        """Fetch a slice, trying again as often as the API's rules allow."""
+        """Fetch a slice, trying again as often as the API's rules allow.
+
+        A first one of a replay gives up sooner if there is no connection to be had.
+        """
+        began = time.monotonic()
         for attempt in range(1, self._max_tries + 1):
             abort.raise_if_set()
             try:
                 return self._try(request, abort)
             except _PassingError as error:
                 abort.raise_if_set()
-                if attempt == self._max_tries:
+                delay = error.delay(attempt)
+                ends = time.monotonic() - began + delay
+                hurried = request.first and error.connecting and ends > self._api_wait_s
+                if attempt == self._max_tries or hurried:
+                    tries = f"{attempt} tries" if attempt > 1 else "one try"
                     raise RetriesExhaustedError(
                         f"{error} ({request.exchange}, {_iso(request.start)}, "
-                        f"given up after {attempt} tries)",
-                        status=error.status,
+                        f"given up after {tries})",
+                        status=_BAD_GATEWAY if error.connecting else error.status,
                         exchange=request.exchange,
                     ) from None
-                delay = error.delay(attempt)
                 log.warning(
                     "slice fetch failed",
                     extra={
@@ -211,7 +235,10 @@ class Client:
             raise _PassingError(f"the API sent a bad slice: {error.reason}") from None
         except (HTTPError, OSError) as error:
             abort.raise_if_set()
-            raise _PassingError(self._redact(_describe(error, self._endpoint))) from None
+            raise _PassingError(
+                self._redact(_describe(error, self._endpoint)),
+                connecting=isinstance(error, _NO_CONNECTION),
+            ) from None
         finally:
             abort.hold(None)
 
@@ -274,11 +301,19 @@ class Client:
 
 
 class _PassingError(Exception):
-    """A failure worth another try."""
+    """A failure worth another try; `connecting` if there was not even a connection."""
 
-    def __init__(self, text: str, status: int | None = None, wait_s: int | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        status: int | None = None,
+        wait_s: int | None = None,
+        *,
+        connecting: bool = False,
+    ) -> None:
         super().__init__(text)
         self.status = status
+        self.connecting = connecting
         self._wait_s = wait_s
 
     def delay(self, attempt: int) -> float:

@@ -11,7 +11,13 @@ from typing import Final, Protocol, Self
 
 from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.cache import MINUTE, Cache
-from tardis_machine.history.client import DEFAULT_ENDPOINT, MAX_TRIES, Client, SliceRequest
+from tardis_machine.history.client import (
+    API_WAIT_S,
+    DEFAULT_ENDPOINT,
+    MAX_TRIES,
+    Client,
+    SliceRequest,
+)
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.reader import Reader, Select
@@ -43,7 +49,8 @@ class History:
 
     With a `source` that is all there is, and the network is never used: what is asked for beyond
     it is empty, if any of it is there at all. A replay keeps at most `max_slices` from eviction:
-    those it has fetched or found ahead of its client.
+    those it has fetched or found ahead of its client. One that has yet to begin is given up when
+    the API could not be connected to for `api_wait_s`.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class History:
         max_fetches: int = MAX_FETCHES,
         max_slices: int = MAX_FETCHES,
         max_tries: int = MAX_TRIES,
+        api_wait_s: float = API_WAIT_S,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._source = source
@@ -71,6 +79,7 @@ class History:
             endpoint=endpoint,
             api_key=api_key,
             max_tries=max_tries,
+            api_wait_s=api_wait_s,
             max_connections=max_fetches,
             sleep=sleep,
         )

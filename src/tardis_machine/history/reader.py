@@ -187,7 +187,7 @@ class Reader:
                 exchange=self._request.exchange,
             )
         minutes = dict.fromkeys((self._last_missing(first), first))
-        probe = self._submit([self._slice(minute, 1) for minute in minutes])
+        probe = self._submit([self._slice(each, 1)._replace(first=True) for each in minutes])
         with self._lock:
             if not self._closed.is_set():
                 self._probe = probe

@@ -32,6 +32,12 @@ class HistoryConfig(Section, title="History"):
         minimum=1,
         metavar="SIZE",
     )
+    api_wait_s: float | None = setting(
+        None,
+        help="how long a replay that has no data yet tries to connect to the API; without it 15 s, "
+        "but in a backfill as long as in the middle of a replay: about an hour",
+        minimum=0,
+    )
     max_slices: int = setting(
         60,
         help="slices that one replay may fetch or find ahead of its client, and keep from eviction",

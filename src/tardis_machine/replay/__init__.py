@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tardis_machine.config import resolve
 from tardis_machine.history import History
+from tardis_machine.history.client import API_WAIT_S
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.log import show_warnings
 from tardis_machine.merge import Batch
@@ -73,6 +74,7 @@ class _Where(TypedDict, total=False):
     api_key: str
     cache_dir: Path | str | None
     cache_max_bytes: int | None
+    api_wait_s: float
 
 
 class HistoryOptions(_Where, total=False):
@@ -287,6 +289,7 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
         "api_key": config.api_key or "",
         "cache_dir": config.cache_dir,
         "cache_max_bytes": config.cache_max_bytes,
+        "api_wait_s": API_WAIT_S if config.api_wait_s is None else config.api_wait_s,
     }
     source = SAMPLE if sample or config.sample_data else None
     return History(**(known | where), source=source)

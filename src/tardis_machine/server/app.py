@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
 from tardis_machine.history import History
+from tardis_machine.history.client import API_WAIT_S
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
@@ -202,6 +203,7 @@ def open_history(config: HistoryConfig) -> History:
         cache_dir=config.cache_dir,
         cache_max_bytes=config.cache_max_bytes,
         max_slices=config.max_slices,
+        api_wait_s=API_WAIT_S if config.api_wait_s is None else config.api_wait_s,
         source=SAMPLE if config.sample_data else None,
     )
     if config.clear_cache and not config.sample_data:

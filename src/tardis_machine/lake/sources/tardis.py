@@ -6,10 +6,11 @@ have; `columns` names those that are wanted. With `as=` they are what one table 
 `records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows` of the payload case
 that `case` names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`,
 `sampleData` say where history comes from, `cacheMaxBytes` how much of it each executor's machine
-may keep; the API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in
-their own environment.
+may keep, `apiWaitS` how long a task waits for an API that cannot be reached; the API key is never
+an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in their own environment.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,12 +99,17 @@ class Where:
     endpoint: str | None = None
     sample: bool = False
     cache_max_bytes: int | None = None
+    api_wait_s: float | None = None
 
     def history(self, fetches: int, environ: Mapping[str, str] | None = None) -> History:
-        """Open history with what this executor's environment says."""
+        """Open history with what this executor's environment says.
+
+        Nobody waits for a task's first line, and a network that is back soon should not cost it.
+        """
         known = dict(os.environ if environ is None else environ)
         known.pop("TM_CONFIG", None)  # a file of the driver's machine
         config = resolve([HistoryConfig], {}, known)[HistoryConfig]
+        wait_s = config.api_wait_s if self.api_wait_s is None else self.api_wait_s
         return History(
             endpoint=self.endpoint or config.endpoint,
             api_key=config.api_key or "",
@@ -111,6 +117,7 @@ class Where:
             cache_max_bytes=self.cache_max_bytes or config.cache_max_bytes,
             source=SAMPLE if self.sample or config.sample_data else None,
             max_fetches=fetches,
+            api_wait_s=math.inf if wait_s is None else wait_s,
         )
 
 
@@ -130,6 +137,7 @@ class TardisDataSource(DataSource):
             self.options.get("endpoint"),
             self.options.get("sampleData", "false").lower() == "true",
             int(self.options.get("cacheMaxBytes", "0")) or None,
+            float(wait_s) if (wait_s := self.options.get("apiWaitS")) else None,
         )
         tasks = self.options.get("concurrentTasks")
         return TardisReader(
