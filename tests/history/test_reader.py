@@ -111,7 +111,7 @@ def test_an_api_that_cannot_be_reached_is_told_before_anything_is_given_out(
     tardis_api.close()
     with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, api_wait_s=0) as history:
         reader = history.read("ftx", FILTERS, START * MINUTE, (START + 2) * MINUTE)
-        with pytest.raises(RetriesExhaustedError, match="could not be read"):
+        with pytest.raises(RetriesExhaustedError, match="cannot be reached"):
             next(reader)
         with history.read("ftx", FILTERS, START * MINUTE, (START + 1) * MINUTE) as cached:
             assert b"".join(cached) == expected(0, 1)

@@ -1,6 +1,7 @@
 """The Tardis API over HTTP: one slice at a time, streamed to disk, tried again when it fails."""
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -46,6 +47,7 @@ _THROTTLED_EXTRA_S: Final = 60.0
 _CHUNK_BYTES: Final = 1 << 16
 _MAX_ERROR_BYTES: Final = 4096
 _TIMEOUT: Final = urllib3.Timeout(connect=15, read=60)
+_OBJECT: Final = re.compile(r"\w+\(host=[^)]*\): ")
 _NO_CONNECTION: Final = (NewConnectionError, ConnectTimeoutError, ProxyError, SSLError)
 
 
@@ -365,5 +367,7 @@ def _message(body: str) -> str:
 
 
 def _describe(error: Exception, endpoint: str) -> str:
-    # urllib3's own texts contain the pool's address in memory and say little.
+    if isinstance(error, _NO_CONNECTION):
+        # urllib3 begins its texts with the object that could not connect.
+        return f"{endpoint} cannot be reached: {_OBJECT.sub('', str(error))}"
     return f"{endpoint} could not be read: {type(error).__name__}: {error}"
