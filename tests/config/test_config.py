@@ -41,6 +41,7 @@ class Bus(Section, section="bus", title="Bus", note="A bus."):
     acks: str = setting("all", help="acks", choices=("all", "1", "0"))
     idempotent: bool = setting(True, help="no duplicates by retries")
     max_bytes: int = setting(2**20, help="batch size", minimum=1, parse=bytes_size)
+    least_bytes: int = setting(2**20, help="least", minimum=2**20, parse=bytes_size)
     delay: float = setting(0.5, help="delay", minimum=0)
     sasl_password: str | None = setting(None, help="password", secret=True)
     payloads: tuple[str, ...] = setting((), help="payloads", choices=("trade", "bookChange"))
@@ -139,6 +140,16 @@ def test_an_empty_variable_is_no_value() -> None:
         (["--por", "1"], ["--por", "unknown flag"]),
         (["stray"], ["stray", "unknown argument"]),
         (["--bus-max-bytes", "many"], ["--bus-max-bytes 'many'", "8GiB"]),
+        (["--bus-max-bytes", "9" * 400], ["--bus-max-bytes", "8GiB"]),
+        (["--bus-least-bytes", "1"], ["--bus-least-bytes 1", "1048576 or more"]),
+        (["--cache-dir", ""], ["--cache-dir ''", "a path"]),
+        (["--cache-dir", "  "], ["--cache-dir '  '", "a path"]),
+        (["--cache-dir", "a\0b"], ["--cache-dir", "no NUL"]),
+        (["--cache-dir", "x" * 300], ["--cache-dir", "File name too long"]),
+        (["--cache-dir", "caf\udce9"], ["--cache-dir", "UTF-8"]),
+        (["--bus-topic", "caf\udce9"], ["--bus-topic", "UTF-8"]),
+        (["--bus-topic-routing", "trade:\0"], ["--bus-topic-routing", "no NUL"]),
+        (["--allow-origin", "a,caf\udce9"], ["--allow-origin", "UTF-8"]),
         (["--port"], ["--port", "expected one argument"]),
     ],
 )
@@ -188,6 +199,8 @@ def test_a_secret_s_file_must_be_readable_and_alone(tmp_path: Path) -> None:
         ("port = true", "expected a whole number"),
         ("debug = 'true'", "true or false"),
         ("port = ", "is not TOML"),
+        ('cache_dir = ""', "a path"),
+        ('[bus]\ntopic = "a\\u0000"', "no NUL"),
     ],
 )
 def test_a_file_is_checked(tmp_path: Path, text: str, part: str) -> None:
@@ -278,7 +291,7 @@ def test_describe_is_a_row_per_setting() -> None:
     assert "`TM_BUS_SASL_PASSWORD` `TM_BUS_SASL_PASSWORD_FILE`" in page
     assert "all\\|1\\|0" in page
     rows = [line for line in page.splitlines() if line.startswith(("| `--", "| `-p"))]
-    assert len(rows) == 13
+    assert len(rows) == 14
 
 
 @pytest.mark.parametrize(

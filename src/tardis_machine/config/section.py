@@ -1,6 +1,7 @@
 """A section of settings, declared once as a dataclass; everything else is derived from it."""
 
 import inspect
+import math
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -220,9 +221,10 @@ def options(owner: type[Section]) -> tuple[Option, ...]:
 def bytes_size(text: str) -> int:
     """Parse `8GiB`, `512 MB` or a plain number of bytes; units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    size = math.inf if match is None else float(match[1]) * _UNITS[(match[2] or "").upper()]
+    if math.isinf(size):
         raise ValueError("expected a size such as 1048576, 512MB or 8GiB")
-    return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    return int(size)
 
 
 def pairs(text: str) -> dict[str, str]:

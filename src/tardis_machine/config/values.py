@@ -1,6 +1,7 @@
 """Values: from text, a file or a mapping to a setting's type, and back to plain ones."""
 
 import difflib
+import errno
 import math
 import os
 import re
@@ -95,8 +96,15 @@ def native(option: Option, value: Any, source: str) -> Any:
 
 
 def checked(option: Option, value: Any, source: str) -> Any:
-    """Hold a value against choices and bounds."""
+    """Hold a value against choices and bounds, and against what no text can have."""
     known = option.setting
+    for text in _texts(value):
+        if "\0" in text:
+            raise _refused(option, option.shown(value), "expected no NUL characters", source)
+        if not _is_unicode(text):  # bytes that came in from a shell of another encoding
+            raise _refused(option, option.shown(value), "expected text in UTF-8", source)
+    if isinstance(value, Path) and (trouble := _impossible(value)):
+        raise _refused(option, str(value), f"expected a possible path: {trouble}", source)
     if known.choices is not None:
         for entry in value if isinstance(value, tuple) else (value,):
             if entry not in known.choices:
@@ -107,7 +115,7 @@ def checked(option: Option, value: Any, source: str) -> Any:
         low, high = known.minimum, known.maximum
         out = (low is not None and value < low) or (high is not None and value > high)
         if out or not math.isfinite(value):
-            reason = f"expected {low:g} or more" if low is not None else f"expected at most {high}"
+            reason = f"expected at most {high}" if low is None else f"expected {low:.15g} or more"
             if low is not None and high is not None:
                 reason = f"expected {low:.15g} to {high:.15g}"
             raise _refused(option, value, reason, source)
@@ -170,12 +178,40 @@ def _parsed(option: Option, text: str, source: str) -> Any:
         if option.kind is dict:
             return pairs(text)
         if option.kind is Path:
+            if not text.strip():  # it would be the folder that one happens to be in
+                raise _refused(option, text, "expected a path", source)
             return Path(text).expanduser()
     except ValueError as error:
         allowed = {int: "expected a whole number", float: "expected a number"}
         reason = str(error) if option.setting.parse else allowed.get(option.kind, str(error))
         raise _refused(option, text, reason, source) from None
     return text
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """Give all text that a value is made of."""
+    if isinstance(value, str | Path):
+        return (str(value),)
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return value if isinstance(value, tuple) else ()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _impossible(path: Path) -> str:
+    """Say why nothing can ever be at a path."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return (error.strerror or "") if error.errno == errno.ENAMETOOLONG else ""
+    return ""
 
 
 def _text(value: Any) -> str:
