@@ -67,6 +67,16 @@ def test_they_are_bounded_and_say_so(tmp_path: Path) -> None:
         dead.add(letters(dead, 1))
 
 
+def test_what_cannot_be_measured_stops_nobody(tmp_path: Path) -> None:
+    """It is told of when a letter is to be written; until then there is none."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    dead = DeadLetters(taken, "kafka", 4_000)
+    assert dead.size() == 0
+    with pytest.raises(OSError, match="exists"):
+        dead.add(letters(dead, 1))
+
+
 def test_a_letter_larger_than_the_bound_is_kept_alone(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path, "kafka", 10)
     assert dead.add(letters(dead, 2)) == 1

@@ -514,6 +514,16 @@ async def test_what_is_kept_aside_is_told_and_has_a_bound(
         await publish({"file": file}, journal=SMALLEST)
 
 
+@pytest.mark.parametrize("below", ["", "letters"])
+async def test_a_place_that_no_dead_letter_can_go_to_is_refused(
+    publish: Start, file: FileConfig, tmp_path: Path, below: str
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    with pytest.raises(ConfigError, match=r"--dead-letter-dir .*expected a directory"):
+        await publish({"file": file}, dead_letter_dir=taken / below)
+
+
 async def test_dead_letters_are_bounded_and_the_bus_waits(
     publish: Start, file: FileConfig, journal_dir: Path
 ) -> None:

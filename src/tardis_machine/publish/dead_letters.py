@@ -173,7 +173,7 @@ def wait_for_writer(path: Path) -> None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:  # whoever writes there is told what is wrong
         return 0
 
 

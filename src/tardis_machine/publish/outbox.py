@@ -194,6 +194,11 @@ class Outbox:
 
     def _open(self, path: Path) -> Writer:
         """Begin a log; refuses a directory that is another's or cannot be written to."""
+        letters = self._publish.dead_letter_dir
+        if letters and any(p.exists() and not p.is_dir() for p in (letters, *letters.parents)):
+            raise ConfigError(
+                self._publish.flag("dead_letter_dir"), str(letters), "expected a directory"
+            )
         flag = self._journal.flag("dir")
         kept = Directory(path).aside_bytes()
         if kept >= self._journal.max_bytes:  # not without an end: somebody has to look at it
