@@ -43,7 +43,7 @@ def replay(port: int) -> bytes:
     return get(port, f"/replay-normalized?options={quote(json.dumps(OPTIONS))}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
     port = free_ports()
     process = launch("--sample-data", "--port", str(port))
@@ -52,6 +52,27 @@ def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
     assert {json.loads(line)["type"] for line in lines} == {"trade"}
     assert process.stop(number) == 0
     assert process.lines[-1].endswith("stopped")
+
+
+def test_a_hangup_ends_a_cluster_in_good_order(launch: Launch) -> None:
+    """As a terminal that is closed tells all of its processes."""
+    process = launch("--sample-data", "--cluster-mode", "--port", str(free_ports()))
+    process.wait_for("listening", count=os.cpu_count() or 1)
+    assert process.stop(signal.SIGHUP) == 0
+    process.wait_for("stopped", count=os.cpu_count() or 1)
+
+
+def test_a_hangup_that_is_ignored_stays_so(launch: Launch) -> None:
+    """As nohup has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = launch("--sample-data", "--port", str(port := free_ports()))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.wait_for("listening")
+    process.popen.send_signal(signal.SIGHUP)
+    assert replay(port)
+    assert process.stop(signal.SIGTERM) == 0
 
 
 def test_PORT_wins(launch: Launch) -> None:  # noqa: N802 - the variable's name

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,9 +30,10 @@ from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
-from tests.cli.conftest import Run
+from tests.cli.conftest import Launch, Run
 from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
+from tests.server.conftest import free_ports
 
 Deliver = Callable[..., Publisher]
 
@@ -480,6 +482,21 @@ def test_the_command_may_drain_one_bus_and_leave_the_others(
     assert "drained bus=nats journalled=100 filtered=0 accepted=100 delivered=0" in done.stderr
     assert len(written(file)) == 100
     assert Directory(journal).logs()
+
+
+def test_a_server_without_buses_says_what_waits_for_those_it_had(
+    journal: Path, file: FileConfig, launch: Launch
+) -> None:
+    """It was started without a variable, perhaps, and would publish nothing and never say so."""
+    log(journal, {"file": file}, 100).close()
+    flags = ("--sample-data", "--port", str(free_ports()))
+    server = launch(*flags, "--journal-dir", str(journal))
+    said = server.wait_for("messages wait in the journal")
+    assert "bus=file messages=100" in said
+    server.wait_for("listening")
+    assert server.stop(signal.SIGTERM) == 0
+    [kept] = Directory(journal).logs()
+    assert kept.pending("file") == 100
 
 
 def test_the_command_takes_nothing_from_a_server_that_lives(

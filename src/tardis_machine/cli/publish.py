@@ -20,6 +20,7 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.publisher import drain_directory, tune
 from tardis_machine.publish.resend import resend
 from tardis_machine.server.settings import ServerConfig
+from tardis_machine.signals import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def _drain(
 ) -> int:
     tune()
     told = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         signal.signal(number, lambda *_: told.set())
     try:
         snapshot = drain_directory(Directory(path), buses, config, timeout_s, told, adopt=adopt)

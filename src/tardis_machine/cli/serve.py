@@ -1,11 +1,12 @@
 """`tardis-machine`: the server."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
-import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
 from tardis_machine.config import Loaded, load
 from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.journal import Directory
 from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
@@ -25,6 +27,7 @@ from tardis_machine.server.limits import LimitsConfig
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
+from tardis_machine.signals import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     logs.configure(config.log_format, debug=config.debug)
     for warning in loaded.warnings:
         log.warning(warning)
+    if not any(loaded[bus.config_type].enabled for bus in BUSES.values()):
+        _tell_what_waits(loaded[JournalConfig].path)
     history = loaded[HistoryConfig]
     # What cannot be served is refused before a port is taken.
     kernel()
@@ -71,6 +76,19 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         processes=os.cpu_count() or 1,
         max_restarts=config.cluster_restarts,
     )
+
+
+def _tell_what_waits(journal: Path) -> None:
+    """Say what was left for buses, of which none is configured any more."""
+    left: Counter[str] = Counter()
+    with contextlib.suppress(OSError):  # it is not used, so it may be as it likes
+        for each in Directory(journal).logs():
+            if each.finished() and each.readable():
+                left.update({bus: each.pending(bus) for bus in each.buses()})
+    for bus, count in left.items():
+        if count:
+            extra = {"bus": bus, "messages": count, "journal": str(journal)}
+            log.warning("messages wait in the journal, and no bus is configured", extra=extra)
 
 
 def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
@@ -107,7 +125,7 @@ async def _serve(
 ) -> int:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, told.set)
     server = machine(loaded, history)
     siblings = None if cluster is None else Siblings(cluster)

@@ -15,12 +15,13 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
 from tardis_machine.config import ConfigError
 from tardis_machine.server.siblings import restarted
+from tardis_machine.signals import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ _RESTART_DELAY_S: Final = 1.0
 _RESTART_WINDOW_S: Final = 600.0
 _MISCONFIGURED: Final = 78
 """The exit code by which a process tells that another one would fare no better."""
-_TELLING: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_PATH: Final = 60
 
@@ -58,9 +58,10 @@ class _Cluster:
         self._workers: dict[int, float] = {}
         self._told = threading.Event()
         self._deaths: deque[float] = deque()
+        self._telling = stop_signals()
 
     def run(self, processes: int) -> int:
-        for number in _TELLING:
+        for number in self._telling:
             signal.signal(number, self._stop)
         for _ in range(processes):
             self._start()
@@ -70,7 +71,7 @@ class _Cluster:
             started = self._workers.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             if self._told.is_set():
-                if -code not in _TELLING:  # it had not begun to listen to them
+                if -code not in self._telling:  # it had not begun to listen to them
                     worst = max(worst, abs(code))
                 continue
             if code == _MISCONFIGURED or not self._may_restart():
@@ -107,23 +108,25 @@ class _Cluster:
         parent = os.getpid()
         # A signal waits meanwhile: this process would not know the new one yet, and the new one
         # would take it as this process does.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _TELLING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._telling)
         try:
             if self._told.is_set():
                 return
             pid = os.fork()
             if pid == 0:
-                _serve_and_exit(self._serve, self._directory, parent)
+                _serve_and_exit(self._serve, self._directory, parent, self._telling)
             self._workers[pid] = time.monotonic()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TELLING)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._telling)
 
 
-def _serve_and_exit(serve: Serve, directory: Path, parent: int) -> NoReturn:
+def _serve_and_exit(
+    serve: Serve, directory: Path, parent: int, telling: Iterable[signal.Signals]
+) -> NoReturn:
     _end_with(parent)
-    for number in _TELLING:
+    for number in telling:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TELLING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, telling)
     code = 1
     try:
         code = serve(directory)
