@@ -151,6 +151,8 @@ def test_an_empty_variable_is_no_value() -> None:
         (["--bus-topic-routing", "trade:\0"], ["--bus-topic-routing", "no NUL"]),
         (["--allow-origin", "a,caf\udce9"], ["--allow-origin", "UTF-8"]),
         (["--port"], ["--port", "expected one argument"]),
+        (["--config", ""], ["--config ''", "a file"]),
+        (["--config", " "], ["--config ' '", "a file"]),
     ],
 )
 def test_errors_name_the_flag_the_value_and_what_is_allowed(

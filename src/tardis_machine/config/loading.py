@@ -186,7 +186,10 @@ def resolve(
 ) -> Loaded:
     """Join parsed flags (of `add_flags`), environment and file into values and their origins."""
     environment = os.environ if environ is None else environ
-    path = flags.get("config") or environment.get(_CONFIG_VARIABLE) or None
+    given = flags.get("config")
+    if given is not None and not given.strip():  # everything it says would be left to defaults
+        raise ConfigError(_CONFIG_FLAG, given, "expected a file")
+    path = given or environment.get(_CONFIG_VARIABLE) or None
     content = {} if path is None else _read_file(Path(path))
     if path is not None:
         _check_file(content, [*sections, *also], str(path))
