@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tardis_machine.config import ConfigError, load
+from tardis_machine.config import ConfigError, from_dict, load
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 
 
@@ -69,3 +69,12 @@ def test_flows_are_all_by_default() -> None:
         "ws-replay",
         "ws-stream",
     )
+
+
+@pytest.mark.parametrize("name", ["drain_timeout_s", "send_timeout_s", "retry_max_s"])
+def test_nobody_waits_longer_than_a_clock_can_tell(name: str) -> None:
+    """With more the drain failed, and said that nothing was delivered."""
+    year = 365 * 24 * 3600
+    assert getattr(from_dict(PublishConfig, {name: year}), name) == year
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} .* to {year}"):
+        from_dict(PublishConfig, {name: 1e12})

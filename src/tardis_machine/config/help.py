@@ -115,5 +115,5 @@ def _help_lines(option: Option, width: int) -> list[str]:
 
 def bounds(known: Setting) -> str:
     if known.minimum is not None and known.maximum is not None:
-        return f" ({known.minimum:g}..{known.maximum:g})".replace("e+04", "0000")
+        return f" ({known.minimum:.15g}..{known.maximum:.15g})"
     return ""

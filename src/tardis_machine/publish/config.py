@@ -11,6 +11,8 @@ from tardis_machine.config import ConfigError, Section, bytes_size, setting
 FLOWS: Final = ("http-replay", "ws-replay", "ws-stream")
 _FSYNC: Final = re.compile(r"interval:(\d+)(ms|s)")
 _SMALLEST_BOUND: Final = 1 << 20
+_A_YEAR_S: Final = 365 * 24 * 3600
+"""Nobody can wait three hundred years, which is as long as a lock's clock goes."""
 
 
 def _default_dir() -> Path:
@@ -114,7 +116,9 @@ class PublishConfig(Section, title="Publishing", help_topic="publishing"):
         parse=bytes_size,
         metavar="BYTES",
     )
-    drain_timeout_s: float = setting(30.0, help="how long shutdown waits for the buses", minimum=0)
+    drain_timeout_s: float = setting(
+        30.0, help="how long shutdown waits for the buses", minimum=0, maximum=_A_YEAR_S
+    )
     retry_max: int = setting(
         8, help="failures in a row after which a bus counts as unhealthy", minimum=1
     )
@@ -122,10 +126,13 @@ class PublishConfig(Section, title="Publishing", help_topic="publishing"):
         100, help="first pause after a failure, doubled each time", minimum=1
     )
     retry_max_s: float = setting(
-        30.0, help="longest pause; an unhealthy bus is tried again so often", minimum=0.01
+        30.0,
+        help="longest pause; an unhealthy bus is tried again so often",
+        minimum=0.01,
+        maximum=_A_YEAR_S,
     )
     send_timeout_s: float = setting(
-        30.0, help="how long a batch may go unacknowledged", minimum=0.1
+        30.0, help="how long a batch may go unacknowledged", minimum=0.1, maximum=_A_YEAR_S
     )
     held_back_max_records: int = setting(
         100_000,
