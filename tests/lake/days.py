@@ -1,6 +1,6 @@
 """Days of history made by hand, in a cache, as if they had been fetched."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,9 +16,15 @@ DAY_US = 86_400_000_000
 MINUTES = 1440
 
 
-def write_day(directory: Path, minutes: Mapping[int, bytes], *, day: int = 0) -> Path:
+def write_day(
+    directory: Path,
+    minutes: Mapping[int, bytes],
+    *,
+    day: int = 0,
+    channels: Sequence[str] = ("orderBookL2", "trade"),
+) -> Path:
     """Write a day of bitmex of which these minutes have lines, for trades and book changes."""
-    filters = [Filter(channel) for channel in ("orderBookL2", "trade")]
+    filters = [Filter(channel) for channel in channels]
     lines = (minutes.get(minute, b"") for minute in range(MINUTES))
     write(directory, "bitmex", START + timedelta(days=day), lines, filters=filters)
     return directory

@@ -96,6 +96,50 @@ def test_every_row_is_there_once_however_the_range_was_cut(
         assert counted["bronze", data_type] == counted["silver", data_type] == own_count
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("trade", (0, 2)), ("trade,book_change", (2, 5))],
+        [("trade,book_change", (2, 5)), ("trade", (0, 2))],
+        [("trade", (0, 3)), ("book_change", (0, 5))],
+        [("book_change", (1, 3)), ("trade", (0, 5))],
+        [("book_change", (0, 3)), ("trade", (3, 5)), ("trade,book_change", (0, 5))],
+        [("trade", (0, 3)), ("trade", (3, 5))],
+    ],
+    ids=str,
+)
+def test_a_disconnect_is_there_once_whatever_each_part_knows_it_by(
+    tables: Tables, tmp_path: Path, parts: list[tuple[str, tuple[int, int]]]
+) -> None:
+    second = 1_000_000
+    recorded = {  # each connection broke once, between the last of these and the next minute
+        0: [("trade", 1), ("book", 2)],
+        1: [("trade", MINUTE_US), ("book", MINUTE_US + 10 * second)],
+        2: [("trade", 2 * MINUTE_US), ("trade", 2 * MINUTE_US + 30 * second)],
+        3: [("book", 3 * MINUTE_US), ("trade", 3 * MINUTE_US + 20 * second)],
+        4: [("book", 4 * MINUTE_US + second), ("trade", 4 * MINUTE_US + second)],
+    }
+    written = {
+        "trade": lambda us: trade(us, 1),
+        "book": lambda us: book(us, "partial", 1, 1),
+    }
+    channels = {"trade": ("trade",), "book": ("orderBookL2",), "both": ("orderBookL2", "trade")}
+    for name, wanted in channels.items():
+        minutes = {
+            minute: (b"\n" if minute else b"")
+            + b"".join(written[kind](us) for kind, us in lines if name in (kind, "both"))
+            for minute, lines in recorded.items()
+        }
+        cache = write_day(tmp_path / "cache", minutes, channels=wanted)
+    for types, cut in parts:
+        wanted_types = types.split(",")
+        run(tables, replay(*wanted_types, minutes=cut), source={"cacheDir": str(cache)})
+    held = tables.read(SILVER["disconnect"]).orderBy("local_ts").collect()
+    assert len(held) == 4, [str(row.local_ts) for row in held]
+    bronze = tables.read(EVENTS).where("payload_case = 'disconnect'")
+    assert bronze.count() == 4
+
+
 def test_a_failing_day_stops_no_other_and_is_left_to_do(
     spark: SparkSession, tables: Tables
 ) -> None:

@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tardis_machine.bronze import Context, Encoder, Origin
 from tardis_machine.history import History
 from tardis_machine.lake.sources.projections import (
     TROUBLE,
+    UNTIL,
     Disconnects,
     Events,
     Part,
@@ -21,6 +23,7 @@ from tardis_machine.lake.sources.projections import (
     Rows,
     project,
 )
+from tardis_machine.lake.sources.resumptions import between
 from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.options import ReplayNormalizedOptions
@@ -129,6 +132,52 @@ def test_a_disconnect_between_two_parts_is_lost_by_neither(tmp_path: Path) -> No
         parts = [disconnects(at, at + MINUTE_US) for at in range(0, 4 * MINUTE_US, MINUTE_US)]
     assert len(whole) == 1
     assert set.union(*parts) == whole
+
+
+def test_disconnects_are_told_of_a_time_surely_or_as_what_may_be_anothers(tmp_path: Path) -> None:
+    seconds = [10, 50, 70, 130, 170]
+    day = {
+        minute: b"\n".join([b"", *(trade(at * 1_000_000) for at in seconds if at // 60 == minute)])
+        for minute in range(3)
+    }
+    types = ["trade", "book_change"]
+
+    def told(*times: tuple[int, int], end: int = 3) -> list[tuple[int, int | None]]:
+        within = tuple((START_US + a * MINUTE_US, START_US + b * MINUTE_US) for a, b in times)
+        replay = options(0, end * MINUTE_US, types=types, exchange="bitmex")
+        return [
+            (_second(row["local_ts"]), row[UNTIL] and _second(row[UNTIL]))
+            for row in rows(Disconnects(within), replay, history)
+        ]
+
+    def _second(moment: datetime) -> int:
+        return int(moment.timestamp()) - START_US // 1_000_000
+
+    with History(cache_dir=write_day(tmp_path, day)) as history:
+        # There is one between any two trades, and none before the first or behind the last.
+        every = [10, 50, 70, 130]
+        assert told((0, 1440)) == [(at, None) for at in every]
+        assert told((0, 3)) == [(at, None) for at in every]
+        assert told((0, 1)) == [(10, None), (50, 70)]
+        assert told((1, 2)) == [(50, 70), (70, 130)]
+        assert told((0, 1), (2, 3)) == [(10, None), (50, 70), (70, 130), (130, None)]
+        # With a part that ends there, so does what is known of it.
+        assert told((0, 1), end=1) == [(10, None)]
+        assert told() == []
+
+
+def test_times_around_disconnects_are_found_in_whatever_pieces() -> None:
+    first, second, third = (trade(at) for at in (1, 2, 3))
+    moments = {START_US + 1: START_US + 2, START_US + 2: START_US + 3}
+    lines = [b"\n", first, b"\n", b"\n", b"no time\n", second, b"\n", third, b"\n"]
+    for cuts in itertools.product((True, False), repeat=len(lines) - 1):
+        pieces = [lines[0]]
+        for each, cut in zip(lines[1:], cuts, strict=True):
+            if cut:
+                pieces.append(each)
+            else:
+                pieces[-1] += each
+        assert between(pieces) == moments, pieces
 
 
 def test_what_has_no_row_is_counted_and_can_be_read_whole(tmp_path: Path) -> None:

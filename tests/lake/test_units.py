@@ -106,9 +106,17 @@ def test_forced_units_are_whole_and_of_the_next_generation() -> None:
 
 def test_disconnects_are_told_once_for_a_time() -> None:
     first, second = plan([replay("trade", symbols=("A",)), replay("quote", symbols=("B",))])
-    assert (first.disconnects, second.disconnects) == (True, False)
+    whole = (START_US, START_US + DAY_US)
+    assert (first.disconnects, second.disconnects) == ((whole,), ())
     told = lines(DISCONNECT)
     [unit] = plan([replay("trade")], told)
     assert not unit.disconnects
     [forced] = plan([replay("trade")], told, force=True)
-    assert forced.disconnects
+    assert forced.disconnects == (whole,)
+    half = START_US + DAY_US // 2
+    [rest] = plan([replay("trade")], lines(DISCONNECT, part=0.5))
+    assert rest.disconnects == ((half, whole[1]),)
+    # Each layer has its own: what only Bronze has was not told to Silver.
+    only = lines(DISCONNECT, layers=(BRONZE,))
+    assert plan([replay("trade")], only)[0].disconnects == (whole,)
+    assert plan([replay("trade")], only, layers=(BRONZE,))[0].disconnects == ()

@@ -1,5 +1,6 @@
 """Days of history into the tables: what is done is written down, and only the rest is done."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,7 +14,7 @@ from tardis_machine.lake.manifest import MALFORMED, Count
 from tardis_machine.lake.running import Progress, Report, run_lanes
 from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sources import tardis
-from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
+from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE, UNTIL
 from tardis_machine.lake.spans import DAY_US, day, instant, listed, literal, moment
 from tardis_machine.lake.tables import BREAKS, EVENTS, QUARANTINE, SILVER, Table, Tables, among
 from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
@@ -195,27 +196,43 @@ class UnitWriter:
         )
 
     def _write_disconnects(self) -> int:
-        """Write the disconnects that the replay saw; tell how many the unit's time has now."""
-        unit, tables = self._unit, self._tables
-        # Of the whole day so far: the replay of a part sees those before it as well.
-        seen = partial(_within, unit.exchange, unit.day * DAY_US, unit.end)
-        told = partial(self.rows, "disconnects")
-        written: list[tuple[Table, Callable[[], DataFrame], str]] = []
+        """Write the disconnects that nobody else tells; say how many the unit's time has now."""
+        unit = self._unit
         if BRONZE in unit.layers:
+            table = EVENTS
             own = f"bus = {literal(BUS)} AND payload_case = {literal(DISCONNECT)}"
-            written.append((EVENTS, told, own))
+            self._tell(table, own, lambda told: told)
         if SILVER_LAYER in unit.layers:
-            as_rows = lambda: silver.rows(told(), DISCONNECT).drop(silver.DEFECT)  # noqa: E731
-            written.append((SILVER[DISCONNECT], as_rows, "origin <> 'realtime'"))
-        for table, rows, own in written:
-            # Only a whole day knows that there are no others.
-            if unit.is_forced and unit.is_whole_day:
-                tables.replace(rows, table, f"{seen()} AND {own}")
-            else:
-                tables.insert_new(rows, table, (*EVENT_KEY, *_BUS_OF[table.path]), seen("t"))
-        table, _, own = written[-1]
+            table, own = SILVER[DISCONNECT], "origin <> 'realtime'"
+            self._tell(table, own, lambda told: silver.rows(told, DISCONNECT).drop(silver.DEFECT))
         inside = _within(unit.exchange, unit.start, unit.end)
-        return tables.read(table).where(f"{inside} AND {own}").count()
+        return self._tables.read(table).where(f"{inside} AND {own}").count()
+
+    def _tell(self, table: Table, own: str, made: Callable[["DataFrame"], "DataFrame"]) -> None:
+        unit, tables = self._unit, self._tables
+        # Of the whole day so far: one at the unit's beginning has the time of what came before it.
+        seen = partial(_within, unit.exchange, unit.day * DAY_US, unit.end)
+        known = f"{seen()} AND {own}"
+        tables.create(table)
+        # Only a whole day knows that there are no others.
+        if unit.is_forced and unit.is_whole_day:
+            tables.replace(lambda: made(self.rows("disconnects").drop(UNTIL)), table, known)
+            return
+        keys = (*EVENT_KEY, *_BUS_OF[table.path])
+        tables.insert_new(lambda: made(self._untold(table, known)), table, keys, seen("t"))
+
+    def _untold(self, table: Table, known: str) -> "DataFrame":
+        """Read the disconnects of the unit's times, but for those at a border that are there.
+
+        Another unit knew such a one by another message, which came after this unit's last.
+        """
+        from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+        times = json.dumps(self._unit.disconnects)
+        there = self._tables.read(table).where(known).select("local_ts").alias("t")
+        same = f"s.{UNTIL} IS NOT NULL AND t.local_ts >= s.local_ts AND t.local_ts < s.{UNTIL}"
+        told = self.rows("disconnects", disconnectsOf=times).alias("s")
+        return told.join(there, f.expr(same), "left_anti").drop(UNTIL)
 
 
 def read(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame":

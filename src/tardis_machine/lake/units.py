@@ -29,7 +29,8 @@ class Unit(NamedTuple):
     data_types: tuple[str, ...]
     symbols: tuple[str, ...] | None
     layers: tuple[str, ...] = LAYERS
-    disconnects: bool = True
+    disconnects: tuple[tuple[int, int], ...] = ()
+    """The times whose disconnects it tells: those that nobody else does."""
     generation: int = 0
 
     @property
@@ -115,7 +116,7 @@ def plan(
             else:
                 planned += _missing(unit, own)
     return [
-        unit._replace(disconnects=_tells_disconnects(unit, planned[:number], done))
+        unit._replace(disconnects=_told_by(unit, planned[:number], done))
         for number, unit in enumerate(planned)
     ]
 
@@ -172,16 +173,19 @@ def _gaps(unit: Unit, lines: Iterable[Done], symbol: str | None) -> Iterator[tup
         yield reached, unit.end
 
 
-def _tells_disconnects(unit: Unit, before: Sequence[Unit], done: Sequence[Done]) -> bool:
-    """Whether nobody else tells an exchange's disconnects of this time: each is seen by all."""
-    same = [each for each in before if each.exchange == unit.exchange and each.disconnects]
-    told = [Done(*each[:3], SILVER, DISCONNECT, None) for each in same]
+def _told_by(
+    unit: Unit, before: Sequence[Unit], done: Sequence[Done]
+) -> tuple[tuple[int, int], ...]:
+    """Give the times of which nobody else tells an exchange's disconnects: each is seen by all."""
+    layer = unit.layers[-1]
+    same = [each for each in before if each.exchange == unit.exchange and layer in each.layers]
+    told = [Done(*each[:3], layer, DISCONNECT, None) for each in same]
     if not unit.is_forced:
         told += [
             line
             for line in done
             if line.exchange == unit.exchange
             and line.data_type == DISCONNECT
-            and line.layer == SILVER
+            and line.layer == layer
         ]
-    return bool(list(_gaps(unit, told, None)))
+    return tuple(_gaps(unit, told, None))

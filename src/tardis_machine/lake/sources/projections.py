@@ -20,6 +20,7 @@ from tardis_machine.lake.decode.envelopes import envelopes
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
 from tardis_machine.lake.records import RECORD
+from tardis_machine.lake.sources.resumptions import resumptions
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
@@ -33,7 +34,13 @@ TROUBLE: Final = "trouble"
 """Beside a table's columns: what a row without a place in it is. Such rows are counted, and a
 replay of their own brings them where they belong."""
 REJECTED: Final = "rejected"
+UNTIL: Final = "until"
+"""Beside the columns of disconnects: when the recording went on, of one that is not surely theirs
+who read it."""
+Stretch = tuple[int, int]
+"""From a time to before another, in microseconds."""
 
+_ELSEWHERE: Final = -1
 _ROWS: Final = 20_000
 _BYTES: Final = 4 << 20
 _ID_LENGTH: Final = 32
@@ -79,6 +86,7 @@ class Chunk(NamedTuple):
     """Some of a replay's events in order, as columns, and what has no envelope."""
 
     part: Part
+    history: History
     events: pa.RecordBatch
     rejects: list[Reject]
 
@@ -124,7 +132,7 @@ def chunks(part: Part, data_types: tuple[str, ...], history: History) -> Iterato
 
     def chunk() -> Chunk:
         encoded = encoder.encode_lines(b"".join(lines), first)
-        made = Chunk(part, _kept(encoded, part), _rejects(encoded, malformed, part))
+        made = Chunk(part, history, _kept(encoded, part), _rejects(encoded, malformed, part))
         lines.clear()
         malformed.clear()
         return made
@@ -281,21 +289,48 @@ class Rows:
 
 @dataclass(frozen=True)
 class Disconnects:
-    """Disconnects, as rows of `bronze/events` with all that rows of Silver need."""
+    """Disconnects, as rows of `bronze/events` with all that rows of Silver need.
+
+    With times, those that broke then. One of which only some is in them, between the lines before
+    and after it, may be another part's: it has an `until`, the time of the line after it.
+    """
+
+    times: tuple[Stretch, ...] | None = None
 
     @property
     def columns(self) -> dict[str, str]:
-        return EVENT
+        return {**EVENT, UNTIL: "TIMESTAMP"}
 
     def types(self, data_types: tuple[str, ...]) -> tuple[str, ...]:
         return ()
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         events = chunk.of(DISCONNECT)
-        if len(events):
-            yield pa.RecordBatch.from_pydict(
-                {name: column(name, chunk.part, events) for name in EVENT}
-            )
+        if not len(events):
+            return
+        part = chunk.part
+        until = [None] * len(events) if self._is_all_of(part) else self._until(chunk, events)
+        kept = pa.array([row for row, us in enumerate(until) if us != _ELSEWHERE], pa.int64())
+        columns = {name: column(name, part, events) for name in EVENT}
+        columns[UNTIL] = pa.array(until, TIME)
+        yield pa.RecordBatch.from_pydict(columns).take(kept)
+
+    def _is_all_of(self, part: Part) -> bool:
+        """Whether nobody else tells any of the day's disconnects."""
+        day = (part.replay.from_, part.replay.from_ + DAY_US)
+        return self.times is None or self.times == (day,)
+
+    def _until(self, chunk: Chunk, events: pa.RecordBatch) -> list[int | None]:
+        part, times = chunk.part, self.times or ()
+        after = resumptions(part.replay, chunk.history)
+        found: list[int | None] = []
+        for last in events.column("local_ts").cast(pa.int64()).to_pylist():
+            # What nothing follows is the day's last, or the next part's as well.
+            until = after.get(last, part.replay.to - part.ends_day)
+            near = [each for each in times if last < each[1] and until >= each[0]]
+            inside = any(start <= last and until < end for start, end in near)
+            found.append(None if inside else until if near else _ELSEWHERE)
+        return found
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ Options are those of a normalized replay: `exchange` (several by commas), `symbo
 `dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver tables that these types
 have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
 `records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows` of the payload case
-that `case` names. `buckets` spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`,
-`sampleData` say where history comes from, `cacheMaxBytes` how much of it each executor's machine
-may keep, `apiWaitS` how long a task waits for an API that cannot be reached; the API key is never
-an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in their own environment.
+that `case` names; `disconnectsOf`, a JSON list of times, confines disconnects to them. `buckets`
+spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`, `sampleData` say where history
+comes from, `cacheMaxBytes` how much of it each executor's machine may keep, `apiWaitS` how long a
+task waits for an API that cannot be reached; the API key is never an option: executors take it from
+TM_API_KEY or TM_API_KEY_FILE in their own environment.
 """
 
 import math
@@ -51,6 +52,7 @@ from tardis_machine.lake.sources.projections import (
     Records,
     Rejects,
     Rows,
+    Stretch,
     project,
 )
 from tardis_machine.lake.spans import DAY_US
@@ -68,10 +70,10 @@ _FETCHES: Final = 60
 """How many fetches a whole job has under way, over all of its tasks."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, EqualTo)
-_WHOLE: Final[dict[str, type[Events | Rejects | Disconnects | Breaks | Records]]] = {
+_Times = tuple[Stretch, ...]
+_WHOLE: Final[dict[str, type[Events | Rejects | Breaks | Records]]] = {
     "events": Events,
     "rejects": Rejects,
-    "disconnects": Disconnects,
     "breaks": Breaks,
     "records": Records,
 }
@@ -155,9 +157,12 @@ class TardisDataSource(DataSource):
             return Chosen(self._columns())
         if given == "rows":
             return Rows(self._required("case"))
+        if given == "disconnects":
+            times = self.options.get("disconnectsOf")
+            return Disconnects(None if times is None else msgspec.json.decode(times, type=_Times))
         if given in _WHOLE:
             return _WHOLE[given]()
-        raise LakeError(f"as={given}: expected columns, rows, {', '.join(_WHOLE)}")
+        raise LakeError(f"as={given}: expected columns, rows, disconnects, {', '.join(_WHOLE)}")
 
     def _replays(self) -> list[ReplayNormalizedOptions]:
         asked = {
