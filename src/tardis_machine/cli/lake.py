@@ -27,6 +27,7 @@ from tardis_machine.lake.config import (
     StreamConfig,
     VerifyConfig,
 )
+from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.sources import STREAMS
 from tardis_machine.publish.buses import BUSES
@@ -70,6 +71,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     config = loaded[SparkConfig]
     logs.configure(config.log_format, debug=config.debug)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    # It writes what is raised as well, with all of the JVM's stack.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     for warning in loaded.warnings:
         log.warning(warning)
     for module in ("pyspark", "pyarrow", "ptars"):
@@ -205,9 +208,13 @@ def _show(loaded: Loaded, names: Sequence[str]) -> int:
     _check_names("TABLE", names, show.names())
     tables = open_tables(loaded, config.tables)
     rows = show.frame(tables, names[0])
-    if config.where:
-        rows = rows.where(config.where)
-    print(show.text(rows, config.limit))
+    if not config.where:
+        print(show.text(rows, config.limit))
+        return 0
+    try:
+        print(show.matching(rows, config.where, config.limit))
+    except LakeError as error:
+        raise ConfigError(config.flag("where"), config.where, str(error)) from None
     return 0
 
 

@@ -1,5 +1,6 @@
 """A readable sample of a table."""
 
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 BOOK_LEVELS: Final = "book_levels"
 """The view of `book_changes` with a row for each level."""
 _WIDEST: Final = 48
+# SQL's own classes of errors: in what was written, or in what it computes with.
+_CONDITION_STATES: Final = ("42", "22", "21", "0A", "P0")
+_WRAPPING: Final = re.compile(r"^\[[A-Z0-9_.]+\] *|[ .]*SQLSTATE: .*$")
 
 
 def names() -> list[str]:
@@ -38,6 +42,20 @@ def views(tables: Tables) -> list[str]:
     for name in made:
         frame(tables, name).createOrReplaceTempView(name)
     return made
+
+
+def matching(rows: "DataFrame", condition: str, limit: int) -> str:
+    """Write some rows that a condition in SQL meets; raises LakeError if it is none on them."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+
+    try:
+        return text(rows.where(condition), limit)
+    except PySparkException as error:
+        if not (error.getSqlState() or "").startswith(_CONDITION_STATES):
+            raise
+        reason = _WRAPPING.sub("", str(error).strip().splitlines()[0])
+        columns = ", ".join(rows.columns)
+        raise LakeError(f"{reason}. Expected a condition on the columns {columns}") from None
 
 
 def text(rows: "DataFrame", limit: int) -> str:
