@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tardis_machine.config import ConfigError, Loaded, Section
 from tardis_machine.lake.config import SparkConfig, TablesConfig
+from tardis_machine.lake.places import is_url
 
 if TYPE_CHECKING:
     from tardis_machine.lake.tables import Tables
@@ -23,11 +24,14 @@ class Command(NamedTuple):
 def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
     """Open the tables in a session as the flags say; `settings` are defaults of the command."""
     from tardis_machine.lake.session import on_s3, session  # noqa: PLC0415 - needs the extra
-    from tardis_machine.lake.tables import Tables  # noqa: PLC0415
+    from tardis_machine.lake.tables import EVENTS, Tables  # noqa: PLC0415
 
     config = loaded[SparkConfig]
     spark = session(master=config.master, settings={**settings, **config.spark}, s3=on_s3(root))
-    return Tables(spark, root)
+    tables = Tables(spark, root)
+    if is_url(root):
+        tables.exists(EVENTS)  # raises where there can be none
+    return tables
 
 
 def open_filled(loaded: Loaded, config: TablesConfig, **settings: str) -> "Tables":

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tardis_machine.config import ConfigError, Section, pairs, setting
+from tardis_machine.lake.places import check_place
 from tardis_machine.lake.sources import STREAMS
 
 _BATCH: Final = 200_000
@@ -32,9 +33,10 @@ class TablesConfig(Section):
     tables: str = setting("", help="folder or URL of the tables", metavar="PATH")
 
     def validate(self) -> None:
-        """Refuse no tables."""
+        """Refuse no tables, and those that cannot be."""
         if not self.tables:
             raise ConfigError(self.flag("tables"), None, "is needed")
+        check_place(self.flag("tables"), self.tables)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,8 @@ class BackfillConfig(Section, title="Backfill"):
         for name in ("exchange", "types", "from_", "to"):
             if not getattr(self, name):
                 raise ConfigError(self.flag(name), None, "is needed")
+        if self.to_tables:
+            check_place(self.flag("to_tables"), self.to_tables)
         if self.force and self.bronze_only:
             raise ConfigError(
                 self.flag("force"),
@@ -136,6 +140,9 @@ class StreamConfig(Section, title="Stream"):
         for name in ("from_bus", "to_tables"):
             if not getattr(self, name):
                 raise ConfigError(self.flag(name), None, "is needed")
+        check_place(self.flag("to_tables"), self.to_tables)
+        if self.checkpoint is not None:
+            check_place(self.flag("checkpoint"), self.checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)

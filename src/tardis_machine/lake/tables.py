@@ -5,7 +5,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -13,6 +12,7 @@ from tardis_machine.lake import silver
 from tardis_machine.lake.comments import commented
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
+from tardis_machine.lake.places import located
 from tardis_machine.lake.records import KEPT
 from tardis_machine.lake.spans import listed, literal
 
@@ -36,6 +36,7 @@ _CONFLICTS: Final = (
     "MetadataChangedException",
     "ProtocolChangedException",
 )
+_NO_FILE_SYSTEM: Final = "No FileSystem for scheme"
 # Another writer has begun to make the table; or something else is there, which does not pass.
 _BEING_MADE: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 # Small files of a day are joined as it grows: never those that are large already.
@@ -159,8 +160,7 @@ class Tables:
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
         self.spark = spark
-        # SQL takes a relative path for the name of a schema.
-        self.root = root.rstrip("/") if ":" in root else str(Path(root).absolute())
+        self.root = located(root)
         self._known: set[str] = set()
         self._creating = threading.Lock()
 
@@ -181,6 +181,14 @@ class Tables:
                 self.spark.read.format("delta").load(self.path(table)).schema  # noqa: B018
             except AnalysisException:
                 return False
+            except Exception as error:
+                if _NO_FILE_SYSTEM in str(error):
+                    raise LakeError(
+                        f"{self.root}: Spark has no file system for such a URL. Expected a folder "
+                        "or s3a://bucket/lake; others need their jars (--spark "
+                        "spark.jars.packages=…)"
+                    ) from None
+                raise
             self._known.add(table.path)
         return True
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tardis_machine.config import Section, setting
+from tardis_machine.lake.places import check_place
 from tardis_machine.publish.buses import BUSES
 
 
@@ -28,3 +29,8 @@ class BusesConfig(Section, title="Buses"):
         "given",
         metavar="PATH",
     )
+
+    def validate(self) -> None:
+        """Refuse a manifest that cannot be."""
+        if self.manifest is not None:
+            check_place(self.flag("manifest"), self.manifest)
