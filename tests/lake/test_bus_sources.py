@@ -109,6 +109,51 @@ def test_redis_tells_trimmed_streams_from_deleted_entries(redis: RedisServer) ->
     own.client.close()
 
 
+def test_the_checkpoint_of_another_redis_stream_is_refused_as_that(redis: RedisServer) -> None:
+    own, other = Redis(redis), Redis(redis)
+    for each in (own, other):
+        each.add(numbers(0, 5), ms=1000)
+    read = {"streams": {other.name: "1004-0"}}
+    said = rf"its place in Redis stream {other.name}, .* read now: {own.name}\..* --checkpoint"
+    with pytest.raises(LakeError, match=said):
+        own.reader().latestOffset(read, TEN)
+    # Both are told apart from one that is read, and was deleted.
+    own.client.delete(own.name, other.name)
+    with pytest.raises(LakeError, match=said):
+        own.reader().latestOffset(read, TEN)
+    with pytest.raises(DataLossError):
+        own.reader().latestOffset({"streams": {own.name: "1004-0"}}, TEN)
+    with pytest.raises(DataLossError):
+        own.reader("lake-*").latestOffset(read, TEN)
+    with pytest.raises(LakeError, match=rf"read now: {own.name}, md\.\*"):
+        own.reader("md.*").latestOffset(read, TEN)
+    # Whoever has left one out for good says so.
+    assert own.reader(skip_lost=True).latestOffset(read, TEN) == read
+    for each in (own, other):
+        each.client.close()
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "same"),
+    [
+        ("md.{{exchange}}.{{symbol}}", "md.bitmex.XBTUSD", True),
+        ("md.{{exchange}}", "mdxbitmex", False),
+        ("a*[b]?^\\{{symbol}}", "a*[b]?^\\X\nY", True),
+        ("a*[b]?^\\{{symbol}}", "aXb?^\\X", False),
+        ("{{symbol}}.", "a.b", False),
+    ],
+)
+def test_a_name_is_matched_as_redis_does(
+    redis: RedisServer, template: str, name: str, same: bool
+) -> None:
+    assert redis_source.matches(redis_source.pattern(template), name) == same
+    with redis.client() as client:
+        client.xadd(name, {"value": b"1"})
+        found = set(client.scan_iter(match=redis_source.pattern(template), count=1000))
+        client.delete(name)
+    assert (name.encode() in found) == same
+
+
 def test_a_redis_entry_with_any_fields_is_read(redis: RedisServer) -> None:
     own = Redis(redis)
     own.client.xadd(own.name, {b"\xff": b"\xff", b"value": b"a"})
@@ -223,6 +268,17 @@ def test_kinesis_follows_shards_and_names_what_was_trimmed(ministack: Ministack)
     own.client.create_stream(StreamName=own.name, ShardCount=1)
     with pytest.raises(LakeError, match=r"its sequences are others. Use a new --checkpoint"):
         reader.latestOffset(merged, TEN)
+
+
+def test_the_checkpoint_of_another_kinesis_stream_is_refused(ministack: Ministack) -> None:
+    own, other = Kinesis(ministack), Kinesis(ministack)
+    begin = other.reader().initialOffset()
+    said = rf"its place in Kinesis stream {other.name}, .* read now: {own.name}\..* --checkpoint"
+    with pytest.raises(LakeError, match=said):
+        own.reader().latestOffset(begin, TEN)
+    own.put([b"1"])
+    skipping = own.reader(skip_lost=True)
+    assert values(skipping, begin, skipping.latestOffset(begin, TEN)) == [b"1"]
 
 
 class Queue:

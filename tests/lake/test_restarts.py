@@ -200,10 +200,33 @@ def test_kafka_names_what_was_trimmed(
     produce(kafka, topic, values[4:])
     trimmed = TopicPartition(topic, 0, 7)
     admin.delete_records([trimmed])[trimmed].result(30)
-    with pytest.raises(LakeError, match=r"(?s)trimmed.*--on-data-loss skip"):
+    with pytest.raises(LakeError, match=r"(?s)trimmed.*--on-data-loss skip") as refused:
         found.run(kafka_source.stream(spark, config, Asked()))
+    assert f"{topic}-0" in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 2
     found.run(kafka_source.stream(spark, config, Asked(skip_lost=True)))
     assert found.values == [*values[:4], *values[7:]]
+
+
+@pytest.mark.kafka
+def test_the_checkpoint_of_another_kafka_topic_is_refused_as_that(
+    spark: SparkSession, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topics = [f"other-{uuid4()}" for _ in range(2)]
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for made in admin.create_topics([NewTopic(topic) for topic in topics]).values():
+        made.result(30)
+    first, second = (KafkaConfig(brokers=(kafka.address,), topic=topic) for topic in topics)
+    found = Collected(tmp_path / "checkpoint")
+    for topic in topics:
+        produce(kafka, topic, [topic.encode()])
+    found.run(kafka_source.stream(spark, first, Asked()))
+    said = rf"its place in Kafka partitions {topics[0]}-0, which are not read now.* --checkpoint"
+    with pytest.raises(LakeError, match=said) as refused:
+        found.run(kafka_source.stream(spark, second, Asked()))
+    assert "trimmed" not in str(refused.value)
+    found.run(kafka_source.stream(spark, second, Asked(skip_lost=True)))
+    assert found.values == [topic.encode() for topic in topics]
 
 
 @pytest.mark.kafka

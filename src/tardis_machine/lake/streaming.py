@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHECKPOINTS: Final = "_checkpoints"
+_GONE: Final = re.compile(r"\nReason: Partitions \w+\((.+?)\) have been deleted")
+_REASON: Final = re.compile(r"^Reason: (.+?)(?: SQLSTATE:.*)?$", re.MULTILINE)
+_PLAN: Final = re.compile(r"\n(=== Streaming Query ===|\nJVM stacktrace).*", re.DOTALL)
 _PATTERNS: Final = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -136,10 +139,19 @@ def _log(number: int, written: Written, seconds: float) -> None:
 
 
 def _explained(error: str) -> str:
-    first = error.split("\n\nJVM stacktrace", 1)[0].strip()
-    if "KAFKA_DATA_LOSS" in error or "failOnDataLoss" in error:
+    first = _PLAN.sub("", error).strip()
+    if gone := _GONE.search(error):
         return (
-            f"data was trimmed from the topic before it was read. {first}\n"
+            f"the checkpoint has its place in Kafka partitions {gone[1]}, which are not read now: "
+            "it belongs to other topics, or they were deleted. Use another --checkpoint, which "
+            "begins at --starting; or --on-data-loss skip to go on with it and leave what is not "
+            "read any more"
+        )
+    if "KAFKA_DATA_LOSS" in error or "failOnDataLoss" in error:
+        reason = _REASON.search(error)
+        return (
+            "data was trimmed from the topic before it was read. "
+            f"{first if reason is None else reason[1]}\n"
             "What is gone cannot be had again from this topic; a backfill may have it. To go on "
             "with what is left: --on-data-loss skip"
         )

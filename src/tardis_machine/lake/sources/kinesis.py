@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tardis_machine.lake.aws import Service
-from tardis_machine.lake.errors import DataLossError, LakeError
+from tardis_machine.lake.errors import DataLossError, LakeError, OtherStreamsError
 from tardis_machine.lake.sources.streams import OFFSETS, Asked, Row, batch, load, most, shares
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         known = _streams(start)
+        others = sorted(known.keys() - set(self._streams))
+        if others and not self._asked.skip_lost:
+            raise OtherStreamsError("Kinesis", ", ".join(others), ", ".join(self._streams))
         found: Streams = {}
         open_shards: list[tuple[str, str]] = []
         facts: dict[str, Facts] = {}

@@ -1,7 +1,7 @@
 """Redis Streams as a stream of records: between explicit entry ids, so that batches repeat."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tardis_machine.extras import require
-from tardis_machine.lake.errors import DataLossError, LakeError
+from tardis_machine.lake.errors import DataLossError, LakeError, OtherStreamsError
 from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sources.streams import OFFSETS, Asked, Row, batch, load, most, shares
@@ -32,6 +32,7 @@ _SEQUENCE_BITS: Final = 20
 _VALUE: Final = b"value"
 _PLACEHOLDER: Final = re.compile(r"\{\{.*?\}\}")
 _SPECIAL: Final = re.compile(r"([*?\[\]\\^])")
+_GLOB: Final = re.compile(r"\\.|.", re.DOTALL)
 
 
 class Id(NamedTuple):
@@ -100,6 +101,15 @@ def pattern(template: str) -> str:
     return "*".join(_SPECIAL.sub(r"\\\1", literal) for literal in literals)
 
 
+def matches(glob: str, name: str) -> bool:
+    """Tell whether a pattern as `pattern` writes it matches a name."""
+    parts = (
+        ".*" if each == "*" else re.escape(each.removeprefix("\\") or each)
+        for each in _GLOB.findall(glob)
+    )
+    return re.fullmatch("".join(parts), name, re.DOTALL) is not None
+
+
 class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads between ids. A stream is told to have lost entries when the last one read is gone."""
 
@@ -123,6 +133,7 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         known = _ids(start)
+        self._check_names(known)
         with _connected(self._settings) as client:
             states = self._states(client)
             ends = dict(known)
@@ -175,6 +186,16 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names |= dict.fromkeys(sorted(name.decode() for name in found))
         states = {name: _state(client, name) for name in names}
         return {name: state for name, state in states.items() if state.exists}
+
+    def _check_names(self, known: Iterable[str]) -> None:
+        """Refuse the checkpoint of other streams: these are not trimmed, nobody looks for them."""
+        streams, template = self._reading.streams, self._reading.pattern
+        others = [name for name in sorted(known) if name not in streams]
+        if template is not None:
+            others = [name for name in others if not matches(template, name)]
+        if others and not self._reading.asked.skip_lost:
+            read = [*streams, *([template] if template is not None else [])]
+            raise OtherStreamsError("Redis", ", ".join(others), ", ".join(read))
 
     def _check(self, name: str, after: Id, state: "State") -> None:
         """Refuse to go on where entries behind the last one read may be gone.
