@@ -3,6 +3,8 @@
 import itertools
 import random
 
+from tardis_machine.lake import verify
+from tardis_machine.lake.gold.report import Span, missing
 from tardis_machine.lake.units import BRONZE, DISCONNECT, LAYERS, SILVER, Done, Unit, plan
 from tardis_machine.options import ReplayNormalizedOptions
 from tests.lake.days import DAY_US, MINUTE_US, START_US
@@ -120,3 +122,14 @@ def test_disconnects_are_told_once_for_a_time() -> None:
     only = lines(DISCONNECT, layers=(BRONZE,))
     assert plan([replay("trade")], only)[0].disconnects == (whole,)
     assert plan([replay("trade")], only, layers=(BRONZE,))[0].disconnects == ()
+
+
+def test_lines_that_two_backfills_wrote_at_once_count_once() -> None:
+    done = [*lines("trade", part=0.5), *lines("quote", ("A",)), *lines(DISCONNECT, part=0.5)]
+    forced = [line._replace(generation=1) for line in done]
+    twice = [*done, *forced, *done, *forced]
+    wanted = [replay("trade", "quote", symbols=("A", "B"))]
+    assert plan(wanted, twice) == plan(wanted, [*done, *forced])
+    assert plan(wanted, twice, force=True) == plan(wanted, forced, force=True)
+    assert verify.units(twice) == verify.units(done)
+    assert missing(twice, Span()) == missing(done, Span())
