@@ -1,5 +1,6 @@
 """The lake's commands around Gold: gold, quality, plot, register, drop-days."""
 
+import shlex
 import signal
 import sys
 import threading
@@ -8,8 +9,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tardis_machine.cli.tables import Command, open_filled, open_tables
+from tardis_machine.cli.tables import Command, asked_times, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded
+from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.gold_config import (
     DaysConfig,
     DropDaysConfig,
@@ -68,12 +70,18 @@ def _wanted(config: GoldConfig) -> "list[Wanted]":
 def _quality(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import manifest, plot  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.gold import report  # noqa: PLC0415
+    from tardis_machine.lake.gold.quality import QUALITY  # noqa: PLC0415
 
     config = loaded[QualityConfig]
     span = _span(config)
     if config.picture:
         plot.matplotlib()
-    tables = open_tables(loaded, config.tables)
+    tables = open_filled(loaded, config)
+    if not tables.exists(QUALITY.table):
+        raise LakeError(
+            f"there is no table {tables.path(QUALITY.table)} yet: `lake gold --tables "
+            f"{shlex.quote(config.tables)}` makes it from Silver"
+        )
     print("\n".join(report.summary(tables, span, config.limit)))
     for each in report.broken(tables, span):
         print(f"disconnects: {each.exchange} {each.disconnects:,} ({each.origin})")
@@ -140,13 +148,8 @@ def _drop_days(loaded: Loaded, _: Sequence[str]) -> int:
 
 def _span(config: DaysConfig) -> "Span":
     from tardis_machine.lake.gold.report import Span  # noqa: PLC0415 - needs the extra
-    from tardis_machine.options import parse_time  # noqa: PLC0415
 
-    return Span(
-        config.exchange,
-        parse_time(config.from_, "from") if config.from_ else None,
-        parse_time(config.to, "to") if config.to else None,
-    )
+    return Span(config.exchange, *asked_times(config))
 
 
 def _show_refreshed(outcome: "Refreshed") -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tardis_machine import log as logs
 from tardis_machine.cli import gold
 from tardis_machine.cli.config import sections as server_sections
-from tardis_machine.cli.tables import Command, expect_some, open_filled, open_tables
+from tardis_machine.cli.tables import Command, asked_times, expect_some, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
 from tardis_machine.history.settings import HistoryConfig
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         print(_usage())
         return 0
     if name not in COMMANDS:
-        raise ConfigError("lake", name, f"expected one of {', '.join(COMMANDS)}")
+        first = f"a command comes before {given[0]}: " if name is None and given else ""
+        raise ConfigError("lake", name, f"{first}expected one of {', '.join(COMMANDS)}")
     command = COMMANDS[name]
     positional = (
         [given.pop(0)] if command.arguments and given and not given[0].startswith("-") else []
@@ -91,15 +92,10 @@ def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
 def _verify(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine import exchanges  # noqa: PLC0415 - takes a moment
     from tardis_machine.lake import manifest, verify  # noqa: PLC0415 - needs the extra
-    from tardis_machine.options import parse_time  # noqa: PLC0415
 
     config = loaded[VerifyConfig]
     _check_names(config.flag("exchange"), config.exchange, exchanges.names())
-    wanted = verify.Wanted(
-        config.exchange,
-        parse_time(config.from_, "from") if config.from_ else None,
-        parse_time(config.to, "to") if config.to else None,
-    )
+    wanted = verify.Wanted(config.exchange, *asked_times(config))
     tables = _tables_of_history(loaded, config.tables)
     expect_some(tables, config)
     units = verify.units(manifest.finished(tables), wanted)

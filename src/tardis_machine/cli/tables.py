@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tardis_machine.config import ConfigError, Loaded, Section
-from tardis_machine.lake.config import SparkConfig, TablesConfig
+from tardis_machine.lake.config import SparkConfig, TablesConfig, VerifyConfig
+from tardis_machine.lake.gold_config import DaysConfig
 from tardis_machine.lake.places import is_url
 
 if TYPE_CHECKING:
@@ -32,6 +33,32 @@ def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
     if is_url(root):
         tables.exists(EVENTS)  # raises where there can be none
     return tables
+
+
+def asked_times(config: VerifyConfig | DaysConfig) -> tuple[int | None, int | None]:
+    """Read --from and --to, either of which may be left out; raises ConfigError."""
+    start, end = (
+        _time(config.flag(name), getattr(config, name)) if getattr(config, name) else None
+        for name in ("from_", "to")
+    )
+    if start is not None and end is not None and end <= start:
+        raise ConfigError(
+            config.flag("to"),
+            config.to,
+            f"expected a time after {config.flag('from_')} {config.from_}",
+        )
+    return start, end
+
+
+def _time(flag: str, text: str) -> int:
+    from tardis_machine.options import OptionsError, parse_time  # noqa: PLC0415 - takes a moment
+
+    try:
+        return parse_time(text, flag)
+    except OptionsError:
+        raise ConfigError(
+            flag, text, "expected a day or time, such as 2024-03-01 or 2024-03-01T12:30"
+        ) from None
 
 
 def open_filled(loaded: Loaded, config: TablesConfig, **settings: str) -> "Tables":

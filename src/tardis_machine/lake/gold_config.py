@@ -129,8 +129,10 @@ class DropDaysConfig(TablesConfig, title="Drop days"):
         if self.before:
             try:
                 date.fromisoformat(self.before)
-            except ValueError as error:
-                raise ConfigError(self.flag("before"), self.before, str(error)) from error
+            except ValueError:
+                raise ConfigError(
+                    self.flag("before"), self.before, "expected a day such as 2024-01-01"
+                ) from None
 
     def first_kept(self, today: date) -> date:
         """Tell the first day that stays."""

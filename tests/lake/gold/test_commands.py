@@ -109,6 +109,7 @@ def test_units_that_miss_are_between_those_that_are_there() -> None:
         ["verify"],
         ["maintain"],
         ["quarantine"],
+        ["quality"],
         ["register", "--database", "md"],
         ["drop-days", "--before", "2024-03-02"],
     ],
@@ -117,6 +118,52 @@ def test_units_that_miss_are_between_those_that_are_there() -> None:
 def test_a_path_without_tables_is_refused(command: list[str], tables: Tables) -> None:
     with pytest.raises(ConfigError, match=rf"--tables '{tables.root}': has no tables"):
         main([*command, "--tables", tables.root])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--from", "2024-03-02", "--to", "2024-03-01"],
+            r"--to '2024-03-01': .* --from 2024-03-02",
+        ),
+        (
+            ["--from", "2024-03-02", "--to", "2024-03-02"],
+            r"--to '2024-03-02': expected a time after",
+        ),
+        (
+            ["--from", "yesterday"],
+            r"--from 'yesterday': expected a day or time, such as 2024-03-01",
+        ),
+        (["--to", "2024-03-32"], r"--to '2024-03-32': expected a day or time"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [["verify"], ["quality"], ["plot", "--exchange", "bitmex", "--symbol", "XBTUSD"]],
+    ids=lambda command: command[0],
+)
+def test_times_of_which_there_are_none_are_refused(
+    command: list[str], flags: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main([*command, "--tables", "lake", *flags])
+
+
+def test_quality_that_nobody_made_yet_says_who_does(tables: Tables) -> None:
+    tables.create(MANIFEST)
+    with pytest.raises(LakeError, match=rf"quality yet: `lake gold --tables {tables.root}` makes"):
+        main(["quality", "--tables", tables.root])
+
+
+def test_a_day_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--before '2024-03-01T00:00': expected a day such as"):
+        main(["drop-days", "--tables", "lake", "--before", "2024-03-01T00:00"])
+
+
+def test_a_command_comes_before_its_flags() -> None:
+    with pytest.raises(ConfigError, match=r"lake: a command comes before --tables: expected one"):
+        main(["--tables", "lake", "show", "trades"])
 
 
 def test_a_path_may_have_no_tables_yet(tables: Tables, capsys: Said) -> None:
