@@ -78,7 +78,26 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         log.warning(warning)
     for module in ("pyspark", "pyarrow", "ptars"):
         require(module, extra="spark")
-    return command.run(loaded, positional)
+    if config.debug:
+        return command.run(loaded, positional)
+    with _told_in_a_line():
+        return command.run(loaded, positional)
+
+
+@contextmanager
+def _told_in_a_line() -> Iterator[None]:
+    """Say what Spark could not do without where in its code, and in this one, that was."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - needs the extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from tardis_machine.lake.running import reason_of  # noqa: PLC0415
+    from tardis_machine.lake.session import died  # noqa: PLC0415
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        told = died(error) or f"Spark: {reason_of(error)}"
+        raise LakeError(f"{told} (--debug prints all of it)") from error
 
 
 def _backfill(loaded: Loaded, _: Sequence[str]) -> int:

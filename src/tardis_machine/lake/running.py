@@ -136,7 +136,7 @@ def _attempt(
         try:
             return write()
         except Exception as error:  # noqa: BLE001 - whatever it is, the other days go on
-            reason = died(error) or _reason(error)
+            reason = died(error) or reason_of(error)
             if stopping.is_set():
                 break
             extra = {"exchange": unit.exchange, "day": unit.day_text, "attempt": attempt}
@@ -157,7 +157,7 @@ def _cancel(spark: "SparkSession", running: Iterable[Future[None]]) -> None:
         _, waiting = wait(waiting, timeout=_CANCEL_AGAIN_S)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Find what went wrong on an executor in what Spark makes of it."""
     text = str(error)
     _, traceback, told = text.rpartition(_TRACEBACK)
