@@ -1,9 +1,11 @@
 """Sessions of our own and of others."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from tardis_machine.lake.session import (
     session,
 )
 from tests.lake.conftest import ZONE
+from tests.publish.machines import wait_until
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
@@ -69,6 +72,30 @@ def test_what_a_session_lacks_is_named() -> None:
     assert done.returncode == 1
     assert "SessionError: this Spark session has no Delta Lake" in done.stderr
     assert "--packages io.delta:delta-spark" in done.stderr
+
+
+def test_interrupted_while_java_starts_nothing_is_left(tmp_path: Path) -> None:
+    # What runs there is known by its folder, whoever its parent is by then.
+    def running() -> list[Path]:
+        found = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [each for each in found if _says(each / "cmdline", b"pyspark-shell", tmp_path)]
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tardis_machine", "lake", "show", "trades", "--tables", "lake"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_until(lambda: bool(running()), "no JVM")
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(120) == 130
+    wait_until(lambda: not running(), "the JVM is still there")
+
+
+def _says(cmdline: Path, text: bytes, folder: Path) -> bool:
+    with suppress(OSError):
+        return text in cmdline.read_bytes() and (cmdline.parent / "cwd").readlink() == folder
+    return False
 
 
 def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -195,7 +198,8 @@ def _started(builder: "SparkSession.Builder") -> "SparkSession":
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - an optional dependency
 
     try:
-        return builder.getOrCreate()
+        with _interrupted_later():
+            return builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
@@ -205,6 +209,35 @@ def _started(builder: "SparkSession.Builder") -> "SparkSession":
             f"Spark could not start Java ({which}), which said why above. It takes Java 17 or "
             "newer, the one that JAVA_HOME names if that is set, else the one on the PATH"
         ) from error
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let an interrupt wait until there is a session, or a second one comes.
+
+    While PySpark starts its JVM it removes, when interrupted, the folder in which that would tell
+    where it listens; the JVM then stays for good, and nobody knows of it.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is not signal.default_int_handler:
+        yield
+        return
+    interrupted = threading.Event()
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        # A new session has its own by now.
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def prepared(spark: "SparkSession", chosen: Mapping[str, str] | None = None) -> "SparkSession":
