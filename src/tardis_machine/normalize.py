@@ -383,9 +383,12 @@ class Pour(Protocol):
     is_open: bool
     """Whether what is made may be written there."""
 
+    def fileno(self) -> int:
+        """The file descriptor to wait for."""
+
     @property
     def is_held(self) -> bool:
-        """Whether something waits that the socket did not take; what follows waits, too."""
+        """Whether something waits that the socket did not take; nothing may follow before."""
 
     @property
     def written(self) -> int:
@@ -394,8 +397,8 @@ class Pour(Protocol):
     def send(self, text: Written, /) -> None:
         """Write what was not written as it was made."""
 
-    def take(self) -> bytes:
-        """Give what is held, for somebody else to send before anything else."""
+    def resume(self) -> None:
+        """Go on with what is held."""
 
     def settle(self) -> tuple[int, int]:
         """How many messages, and bytes of them, were written as they were made, since asked."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import Counter
 
 from tardis_machine import sample
 from tardis_machine.options import parse_replay_normalized
@@ -38,6 +39,15 @@ def library(options: Any) -> bytes:
             parse_replay_normalized(json.dumps(options)), history=history
         )
         return b"".join(batch.data for batch in replay.batches())
+
+
+async def stands_still(sent: Counter) -> float:
+    """Wait until the server sends no more; gives how much it has sent."""
+    before = -1.0
+    while (now := sent._value.get()) != before or not now:
+        before = now
+        await asyncio.sleep(0.3)
+    return before
 
 
 async def test_a_normalized_replay_is_the_library_s_bytes(served: Served) -> None:
@@ -384,6 +394,21 @@ async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
     assert outcomes._value.get() == 1
 
 
+async def test_a_client_that_says_it_is_done_and_reads_no_more_stops_the_work(
+    start: Start,
+) -> None:
+    served = await start(stall_timeout_s=2)
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    gauge = served.machine.metrics.active.labels("/replay-normalized")
+    with socket.create_connection(("127.0.0.1", served.port)) as done:
+        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        done.sendall(request.encode())
+        await stands_still(served.machine.metrics.bytes.labels("/replay-normalized"))
+        assert gauge._value.get() == 1
+        done.shutdown(socket.SHUT_WR)
+        await until(lambda: gauge._value.get() == 0)
+
+
 async def test_a_slow_client_is_waited_for(served: Served) -> None:
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
     sent = served.machine.metrics.bytes.labels("/replay-normalized")
@@ -392,10 +417,7 @@ async def test_a_slow_client_is_waited_for(served: Served) -> None:
         loop = asyncio.get_running_loop()
         request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
         await loop.sock_sendall(slow, request.encode())
-        before = -1.0
-        while sent._value.get() != before or before == 0:  # until the server stands still
-            before = sent._value.get()
-            await asyncio.sleep(0.3)
+        before = await stands_still(sent)
         total = len(library(options))
         assert before < total / 2
         received = 0

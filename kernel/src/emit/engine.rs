@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use pyo3::prelude::*;
+
 use super::bars::{Bar, BarType, Trade};
 use super::levels::{Levels, Needs, Refused, computable};
 use super::out::{Out, Sink};
@@ -87,16 +89,15 @@ impl Output {
 
     /// Write what is enough for that to where it goes in the end; true if nothing has to wait.
     #[inline]
-    pub fn pour(&mut self, pour: &mut Pour) -> bool {
+    pub fn pour(&mut self, py: Python, pour: &mut Pour) -> PyResult<bool> {
         if self.data.len() < ENOUGH {
-            return true;
+            return Ok(true);
         }
-        let is_taken = pour.pour(self.data.text(), self.count);
-        self.data.truncate(0);
-        (self.count, self.marked) = (0, 0);
-        self.stamps.clear();
-        self.marks.clear();
-        is_taken
+        self.data.pour(py, pour, self.count).inspect(|_| {
+            (self.count, self.marked) = (0, 0);
+            self.stamps.clear();
+            self.marks.clear();
+        })
     }
 
     /// Give the marks and begin anew.

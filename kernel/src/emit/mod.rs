@@ -388,7 +388,7 @@ impl Emitter {
         if self.shapes.is_empty() || self.engine.is_extreme() {
             return Ok(first);
         }
-        let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open());
+        let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open);
         guarded(|| {
             for at in first..end {
                 let Some(line) = lines.stamped(py, at) else { return Ok(at) };
@@ -397,7 +397,7 @@ impl Emitter {
                     return Ok(at);
                 }
                 if let Some(pour) = &mut pour {
-                    if !self.engine.output.pour(pour) {
+                    if !self.engine.output.pour(py, pour)? {
                         return Ok(at + 1);
                     }
                 }

@@ -6,6 +6,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes};
 
+use crate::pour::Pour;
+
 /// As little is copied: that costs less than memory of its own.
 const LITTLE: usize = 16 * 1024;
 
@@ -57,6 +59,16 @@ impl Out {
     pub fn text(&self) -> &[u8] {
         // SAFETY: all of it was written.
         unsafe { &*(&raw const self.room[..self.length] as *const [u8]) }
+    }
+
+    /// Have it written to where it goes in the end; true if nothing has to wait.
+    pub fn pour(&mut self, py: Python, pour: &mut Pour, messages: u32) -> PyResult<bool> {
+        let Some(begun) = pour.pour(self.text(), messages) else {
+            self.length = 0;
+            return Ok(true);
+        };
+        pour.hold(self.take(py)?.object(py).unbind(), begun);
+        Ok(false)
     }
 
     /// Hand over what was written, and begin anew. There is no memory for that before there is something to write:

@@ -16,6 +16,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal.entry import Buffer
 from tardis_machine.journal.writer import Writer
 from tardis_machine.log import Throttle
+from tardis_machine.waiting import wake
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Ticket:
     def __await__(self) -> Generator[Any, None, None]:
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
-            self.when_done(partial(_wake, waiter))
+            self.when_done(partial(wake, waiter))
             yield from waiter
         if self._error is not None:
             raise self._error
@@ -117,11 +118,6 @@ def settle_all(tickets: Iterable[Ticket], error: Exception | None = None) -> Non
 def _tell_all(tickets: Iterable[Ticket]) -> None:
     for ticket in tickets:
         ticket.tell()
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class Flow:

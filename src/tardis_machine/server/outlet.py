@@ -12,6 +12,7 @@ from aiohttp import web
 from tardis_machine.emit import Written
 from tardis_machine.kernel import kernel
 from tardis_machine.normalize import Pour
+from tardis_machine.waiting import wake
 
 if sys.platform == "linux":
     import fcntl
@@ -61,15 +62,19 @@ class Outlet:
 
     def write(self, *parts: bytes | bytearray) -> None:
         """Write past aiohttp, which would put parts together first: a copy of everything."""
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client has gone")
+        transport = self._require_connection()
         if _WRITELINES_PAUSES:
             transport.writelines(parts)
         else:
             transport.writelines(parts[:-1])
             transport.write(parts[-1])
         self._bypassing += sum(map(len, parts))
+
+    def _require_connection(self) -> asyncio.Transport:
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        return transport
 
     async def drain(self) -> None:
         """Wait until the client has taken most of what was written."""
@@ -80,20 +85,34 @@ class Outlet:
         module, transport = kernel().module, self._request.transport
         if module is None or transport is None or transport.get_extra_info("sslcontext"):
             return None
-        # What is left to the transport has to be gone before the kernel goes on: all is waited for.
+        try:
+            self.pour = module.Pour(transport.get_extra_info("socket").fileno(), chunked)
+        except OSError:  # it needs a file descriptor of its own
+            return None
+        # What the transport has to send comes first: all of it is waited for.
         transport.set_write_buffer_limits(0)
-        socket = transport.get_extra_info("socket")
-        self.pour = module.Pour(socket.fileno(), chunked)
         return self.pour
 
     async def pour_out(self, pour: Pour, data: Written) -> None:
         """Send what was not poured, wait for what the socket did not take, and open the pour."""
-        await self.drain()
-        pour.send(data)
-        if pour.is_held:
-            self.write(pour.take())
+        if not pour.is_open:
             await self.drain()
+        await self._resume(pour)
+        pour.send(data)
+        await self._resume(pour)
         pour.is_open = True
+
+    async def _resume(self, pour: Pour) -> None:
+        """Have the socket take all that is held."""
+        while pour.is_held:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._loop.add_writer(pour.fileno(), wake, waiter)
+            try:
+                await waiter  # or be cancelled, when the connection is lost
+            finally:
+                self._loop.remove_writer(pour.fileno())
+            self._require_connection()
+            pour.resume()
 
     def settle(self) -> tuple[int, int]:
         """How many messages, and bytes of them, were poured out since this was asked."""
