@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,10 +45,21 @@ def replay(port: int) -> bytes:
     return get(port, f"/replay-normalized?options={quote(json.dumps(OPTIONS))}")
 
 
+@contextmanager
+def hangups(handled: signal.Handlers) -> Iterator[None]:
+    """Have processes that are started meanwhile begin so: tests may be run by nohup, too."""
+    before = signal.signal(signal.SIGHUP, handled)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
     port = free_ports()
-    process = launch("--sample-data", "--port", str(port))
+    with hangups(signal.SIG_DFL):
+        process = launch("--sample-data", "--port", str(port))
     assert f"http=127.0.0.1:{port} ws=127.0.0.1:{port + 1}" in process.wait_for("listening")
     lines = replay(port).splitlines()
     assert {json.loads(line)["type"] for line in lines} == {"trade"}
@@ -56,7 +69,8 @@ def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
 
 def test_a_hangup_ends_a_cluster_in_good_order(launch: Launch) -> None:
     """As a terminal that is closed tells all of its processes."""
-    process = launch("--sample-data", "--cluster-mode", "--port", str(free_ports()))
+    with hangups(signal.SIG_DFL):
+        process = launch("--sample-data", "--cluster-mode", "--port", str(free_ports()))
     process.wait_for("listening", count=os.cpu_count() or 1)
     assert process.stop(signal.SIGHUP) == 0
     process.wait_for("stopped", count=os.cpu_count() or 1)
@@ -64,11 +78,8 @@ def test_a_hangup_ends_a_cluster_in_good_order(launch: Launch) -> None:
 
 def test_a_hangup_that_is_ignored_stays_so(launch: Launch) -> None:
     """As nohup has it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with hangups(signal.SIG_IGN):
         process = launch("--sample-data", "--port", str(port := free_ports()))
-    finally:
-        signal.signal(signal.SIGHUP, before)
     process.wait_for("listening")
     process.popen.send_signal(signal.SIGHUP)
     assert replay(port)
