@@ -25,10 +25,7 @@ pub struct Form {
 /// Scan a JSON number at the start of `text`; what follows it is not looked at.
 #[inline]
 pub fn scan(text: &[u8]) -> Option<Form> {
-    match short(text) {
-        Some(number) => Some(number.form()),
-        None => scan_any(text),
-    }
+    Number::scan(text).map(|number| number.form)
 }
 
 #[inline(never)]
@@ -158,12 +155,17 @@ impl Short<'_> {
                 return write_float(parse(&self.text[..self.end()])?, out);
             }
         }
-        // Always as much is copied: that takes no call.
-        let length = out.len() + printed as usize;
-        out.extend_from_slice(self.text);
-        out.truncate(length);
+        copy_short(self.text, printed as usize, out);
         Ok(())
     }
+}
+
+/// Append the beginning of a text. Always as much is copied: that takes no call.
+#[inline]
+fn copy_short(text: &[u8; SHORT], length: usize, out: &mut Vec<u8>) {
+    let end = out.len() + length;
+    out.extend_from_slice(text);
+    out.truncate(end);
 }
 
 /// A JSON number that has been scanned.
@@ -199,12 +201,7 @@ impl<'a> Number<'a> {
             return write_float(parse(self.text())?, out);
         };
         match self.ahead.first_chunk::<SHORT>() {
-            // Always as much is copied: that takes no call.
-            Some(text) if printed <= SHORT => {
-                let length = out.len() + printed;
-                out.extend_from_slice(text);
-                out.truncate(length);
-            }
+            Some(text) if printed <= SHORT => copy_short(text, printed, out),
             _ => out.extend_from_slice(&self.ahead[..printed]),
         }
         Ok(())
