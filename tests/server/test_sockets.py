@@ -1,6 +1,7 @@
 """Both ports or none."""
 
 import socket
+import sys
 
 import pytest
 
@@ -31,5 +32,21 @@ def test_both_listen() -> None:
     try:
         for number in (port, port + 1):
             socket.create_connection(("127.0.0.1", number), timeout=5).close()
+    finally:
+        sockets.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not let a socket choose")
+def test_what_a_client_on_this_machine_is_sent_is_not_paced() -> None:
+    port = free_ports()
+    sockets = listen("127.0.0.1", port)
+    try:
+        for listener in (*sockets.http, *sockets.websocket):
+            listener.setblocking(True)
+            with socket.create_connection(listener.getsockname(), timeout=5):
+                accepted, _ = listener.accept()
+                with accepted:
+                    chosen = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert chosen.rstrip(b"\0") == b"reno"
     finally:
         sockets.close()

@@ -2,12 +2,16 @@
 
 import contextlib
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tardis_machine.errors import TardisMachineError
+from tardis_machine.server.settings import is_loopback
 
 _BACKLOG: Final = 1024
+_UNPACED: Final = b"reno"
+"""The one congestion control that every Linux has."""
 
 
 class PortTakenError(TardisMachineError):
@@ -55,6 +59,19 @@ def _bound(host: str, port: int, taken: contextlib.ExitStack) -> Iterator[socket
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
+        if is_loopback(str(address[0])):
+            _send_unpaced(made)
         made.listen(_BACKLOG)
         made.setblocking(False)
         yield made
+
+
+def _send_unpaced(listener: socket.socket) -> None:
+    """Have what clients on this machine are sent not spread out over time.
+
+    Nothing can be congested there. Where the system's choice is BBR, its timers took a tenth of the
+    processor's time of a large replay.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # whatever the system has chosen will do
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _UNPACED)
