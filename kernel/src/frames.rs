@@ -12,6 +12,51 @@ const TEXT: u8 = 0x81;
 const TWO_BYTES: usize = 126;
 const EIGHT_BYTES: u8 = 127;
 
+/// The header of the largest chunk.
+const MAX_HEADER: usize = 18;
+
+/// What precedes something on the wire.
+#[derive(Default, Clone, Copy)]
+pub struct Header {
+    bytes: [u8; MAX_HEADER],
+    length: u8,
+}
+
+impl Header {
+    /// Of a frame with a payload this long.
+    #[inline]
+    pub fn of_frame(length: usize) -> Self {
+        let size = header_size(length);
+        let mut bytes = [0; MAX_HEADER];
+        bytes[0] = TEXT;
+        match size {
+            2 => bytes[1] = length as u8,
+            4 => {
+                bytes[1] = TWO_BYTES as u8;
+                bytes[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+            }
+            _ => {
+                bytes[1] = EIGHT_BYTES;
+                bytes[2..10].copy_from_slice(&(length as u64).to_be_bytes());
+            }
+        }
+        Self { bytes, length: size as u8 }
+    }
+
+    /// Of a chunk of HTTP that is this long.
+    pub fn of_chunk(length: usize) -> Self {
+        let text = format!("{length:x}\r\n");
+        let mut bytes = [0; MAX_HEADER];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Self { bytes, length: text.len() as u8 }
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
 /// How long the header of a frame with this payload is.
 #[inline]
 pub fn header_size(length: usize) -> usize {
@@ -25,18 +70,7 @@ pub fn header_size(length: usize) -> usize {
 /// Write the frame of a message.
 #[inline]
 pub fn frame(out: &mut Filling, message: &[u8]) {
-    let length = message.len();
-    match header_size(length) {
-        2 => out.put(&[TEXT, length as u8]),
-        4 => {
-            let [high, low] = (length as u16).to_be_bytes();
-            out.put(&[TEXT, TWO_BYTES as u8, high, low]);
-        }
-        _ => {
-            out.put(&[TEXT, EIGHT_BYTES]);
-            out.put(&(length as u64).to_be_bytes());
-        }
-    }
+    out.put(Header::of_frame(message.len()).as_bytes());
     out.put(message);
 }
 

@@ -4,22 +4,109 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use memchr::memchr;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
-use crate::frames::text_of;
+use crate::frames::{Header, text_of};
 use crate::guard::guarded;
 
 /// As much is sent at a time: less costs more calls, more does not stay in the cache.
 pub const ENOUGH: usize = 512 * 1024;
 
 const LINE_END: &[u8] = b"\r\n";
+/// The system takes 1024 slices at once, and a part has up to three.
+const MOST_PARTS: usize = 340;
 
-/// A part that the socket did not take whole.
+/// What is written around messages.
+#[derive(Clone, Copy)]
+enum Framing {
+    Nothing,
+    /// A chunk of HTTP around all that are written at once.
+    Chunks,
+    /// A WebSocket's frame around each, instead of its line end.
+    Frames,
+}
+
+/// Something that is framed by itself.
+struct Part<'a> {
+    head: Header,
+    body: &'a [u8],
+    tail: &'static [u8],
+    /// Where the next one begins.
+    next: usize,
+}
+
+impl Part<'_> {
+    fn slices(&self) -> [&[u8]; 3] {
+        [self.head.as_bytes(), self.body, self.tail]
+    }
+
+    fn len(&self) -> usize {
+        self.slices().iter().map(|slice| slice.len()).sum()
+    }
+}
+
+impl Framing {
+    /// The part of a text that begins at a place.
+    fn part<'a>(self, text: &'a [u8], at: usize) -> Part<'a> {
+        let rest = &text[at..];
+        match self {
+            Self::Nothing => Part { head: Header::default(), body: rest, tail: b"", next: text.len() },
+            Self::Chunks => {
+                Part { head: Header::of_chunk(rest.len()), body: rest, tail: LINE_END, next: text.len() }
+            }
+            Self::Frames => {
+                let length = memchr(b'\n', rest).unwrap_or(rest.len());
+                let next = (at + length + 1).min(text.len());
+                Part { head: Header::of_frame(length), body: &rest[..length], tail: b"", next }
+            }
+        }
+    }
+
+    /// The parts of a text from a place on.
+    fn parts(self, text: &[u8], mut at: usize) -> impl Iterator<Item = Part<'_>> {
+        std::iter::from_fn(move || {
+            (at < text.len()).then(|| {
+                let part = self.part(text, at);
+                at = part.next;
+                part
+            })
+        })
+    }
+}
+
+/// How far the socket has got with a text.
+#[derive(Default, Clone, Copy)]
 pub struct Begun {
-    head: String,
-    /// How much of it the socket took, its frame included.
+    /// Where the part begins that it has not taken whole.
+    at: usize,
+    /// How much of that one it took.
     taken: usize,
+}
+
+impl Begun {
+    /// Go on by as many bytes of these parts, of which the first is the one it has got to.
+    fn advance(&mut self, parts: &[Part], count: usize) {
+        self.taken += count;
+        for part in parts {
+            if self.taken < part.len() {
+                return;
+            }
+            self.taken -= part.len();
+            self.at = part.next;
+        }
+    }
+}
+
+/// What is left of slices behind as many bytes.
+fn behind<'a>(slices: impl Iterator<Item = &'a [u8]>, mut skipped: usize) -> impl Iterator<Item = &'a [u8]> {
+    slices.map(move |slice| {
+        let rest = &slice[skipped.min(slice.len())..];
+        skipped -= slice.len() - rest.len();
+        rest
+    })
 }
 
 /// A connection's socket, which is written to directly until it takes no more.
@@ -29,8 +116,7 @@ pub struct Begun {
 pub struct Pour {
     /// None once it is closed.
     socket: Option<TcpStream>,
-    /// Whether each part is a chunk of HTTP.
-    chunked: bool,
+    framing: Framing,
     /// Whether what is made may be written: before, the response has to begin.
     #[pyo3(get, set)]
     pub is_open: bool,
@@ -49,46 +135,41 @@ impl Pour {
     pub fn pour(&mut self, text: &[u8], messages: u32) -> Option<Begun> {
         self.messages += u64::from(messages);
         self.bytes += text.len() as u64;
-        let head = self.head(text.len());
+        let mut begun = Begun::default();
         // Whatever is wrong with the socket, who goes on with what is held will find out.
-        let taken = self.offer(&head, text, 0).unwrap_or(0);
-        (taken < self.framed(&head, text)).then_some(Begun { head, taken })
+        let done = self.offer(text, &mut begun).unwrap_or(false);
+        (!done).then_some(begun)
     }
 
     pub fn hold(&mut self, text: Py<PyAny>, begun: Begun) {
         self.held = Some((text, begun));
     }
 
-    fn head(&self, length: usize) -> String {
-        if self.chunked { format!("{length:x}\r\n") } else { String::new() }
+    /// Write as much as the socket takes now, behind what it took before; true if that is all.
+    fn offer(&mut self, text: &[u8], begun: &mut Begun) -> io::Result<bool> {
+        while begun.at < text.len() {
+            let parts: Vec<Part> = self.framing.parts(text, begun.at).take(MOST_PARTS).collect();
+            let size: usize = parts.iter().map(Part::len).sum();
+            let slices = behind(parts.iter().flat_map(Part::slices), begun.taken);
+            let slices: Vec<IoSlice> = slices.map(IoSlice::new).collect();
+            let rest = size - begun.taken;
+            let count = self.write(&slices)?;
+            begun.advance(&parts, count);
+            if count < rest {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    fn tail(&self) -> &'static [u8] {
-        if self.chunked { LINE_END } else { b"" }
-    }
-
-    fn framed(&self, head: &str, text: &[u8]) -> usize {
-        head.len() + text.len() + self.tail().len()
-    }
-
-    /// Write as much as the socket takes now, behind what it took before; gives how much it took in all.
-    fn offer(&mut self, head: &str, text: &[u8], taken: usize) -> io::Result<usize> {
-        let mut skipped = taken;
-        let slices = [head.as_bytes(), text, self.tail()].map(|part| {
-            let rest = &part[skipped.min(part.len())..];
-            skipped -= part.len() - rest.len();
-            IoSlice::new(rest)
-        });
+    /// Write as much as the socket takes now.
+    fn write(&mut self, slices: &[IoSlice]) -> io::Result<usize> {
         let Some(socket) = &mut self.socket else { return Err(ErrorKind::NotConnected.into()) };
         loop {
-            match socket.write_vectored(&slices) {
+            match socket.write_vectored(slices) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
-                result => {
-                    let count = result?;
-                    self.written += count as u64;
-                    return Ok(taken + count);
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+                result => return result.inspect(|count| self.written += *count as u64),
             }
         }
     }
@@ -96,10 +177,16 @@ impl Pour {
 
 #[pymethods]
 impl Pour {
-    /// `fd` is a connected socket that does not block.
+    /// `fd` is a connected socket that does not block; `framing` is "nothing", "chunks" or "frames".
     #[new]
     #[allow(unsafe_code, reason = "a number from Python is a file descriptor")]
-    fn new(fd: i32, chunked: bool) -> PyResult<Self> {
+    fn new(fd: i32, framing: &str) -> PyResult<Self> {
+        let framing = match framing {
+            "nothing" => Framing::Nothing,
+            "chunks" => Framing::Chunks,
+            "frames" => Framing::Frames,
+            _ => return Err(PyValueError::new_err("no such framing")),
+        };
         if fd < 0 {
             return Err(PyOSError::new_err("not a socket"));
         }
@@ -107,7 +194,7 @@ impl Pour {
         let owned = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
         Ok(Self {
             socket: Some(TcpStream::from(owned)),
-            chunked,
+            framing,
             is_open: false,
             held: None,
             messages: 0,
@@ -133,15 +220,10 @@ impl Pour {
             if self.held.is_some() {
                 return Err(PyRuntimeError::new_err("something is held, which comes first"));
             }
-            let content = text_of(text)?;
-            // An empty chunk would be the last.
-            if content.is_empty() {
-                return Ok(());
-            }
-            let head = self.head(content.len());
-            let taken = self.offer(&head, content, 0)?;
-            if taken < self.framed(&head, content) {
-                self.hold(text.clone().unbind(), Begun { head, taken });
+            let mut begun = Begun::default();
+            // An empty text has no parts: as a chunk it would be the last.
+            if !self.offer(text_of(text)?, &mut begun)? {
+                self.hold(text.clone().unbind(), begun);
             }
             Ok(())
         })
@@ -150,13 +232,21 @@ impl Pour {
     /// Go on with what is held, if anything is.
     fn resume(&mut self, py: Python) -> PyResult<()> {
         guarded(|| {
-            let Some((text, Begun { head, taken })) = self.held.take() else { return Ok(()) };
-            let content = text_of(text.bind(py))?;
-            let taken = self.offer(&head, content, taken)?;
-            if taken < self.framed(&head, content) {
-                self.hold(text, Begun { head, taken });
+            let Some((text, mut begun)) = self.held.take() else { return Ok(()) };
+            if !self.offer(text_of(text.bind(py))?, &mut begun)? {
+                self.hold(text, begun);
             }
             Ok(())
+        })
+    }
+
+    /// Give what is held to somebody else who will send it; what was begun has to be ended.
+    fn spill<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        guarded(|| {
+            let Some((text, begun)) = self.held.take() else { return Ok(PyBytes::new(py, b"")) };
+            let parts: Vec<Part> = self.framing.parts(text_of(text.bind(py))?, begun.at).collect();
+            let rest: Vec<&[u8]> = behind(parts.iter().flat_map(Part::slices), begun.taken).collect();
+            Ok(PyBytes::new(py, &rest.concat()))
         })
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import thread_time
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from tardis_machine import emit, times
 from tardis_machine.emit import DataType, Taken, Written
@@ -377,6 +377,10 @@ class ShapedNormalizer(Normalizer):
             self._reject(stream.index[at], local, error)
 
 
+Framing = Literal["nothing", "chunks", "frames"]
+"""What is written around messages: chunks of HTTP around many, a WebSocket's frame around each."""
+
+
 class Pour(Protocol):
     """The kernel's way to a socket, past everybody, until the socket takes no more."""
 
@@ -399,6 +403,9 @@ class Pour(Protocol):
 
     def resume(self) -> None:
         """Go on with what is held."""
+
+    def spill(self) -> bytes:
+        """Give what is held, with what frames it, to somebody else who sends it."""
 
     def settle(self) -> tuple[int, int]:
         """How many messages, and bytes of them, were written as they were made, since asked."""

@@ -1,19 +1,20 @@
 """What the kernel writes to a socket by itself: all of it, in order, however slowly it is read."""
 
 import asyncio
+import contextlib
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import uvloop
 
 from tardis_machine import sample
 from tardis_machine.kernel import kernel
-from tardis_machine.normalize import Pour
+from tardis_machine.normalize import Framing, Pour
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized_many
 from tardis_machine.server.outlet import Outlet
@@ -25,7 +26,7 @@ OPTIONS = ReplayNormalizedOptions(
     exchange="bitmex",
     from_=START,
     to=START + 5 * MINUTE,
-    data_types=["trade", "book_change", "book_snapshot_50_0ms"],
+    data_types=("trade", "book_change", "book_snapshot_50_0ms"),
 )
 
 
@@ -38,10 +39,10 @@ class Connection:
         self._theirs = theirs
         self._reading = threading.Thread(target=self._read)
 
-    def pour(self, *, chunked: bool) -> Pour:
+    def pour(self, framing: Framing) -> Pour:
         module = kernel().module
         assert module is not None
-        pour: Pour = module.Pour(self.ours.fileno(), chunked)
+        pour: Pour = module.Pour(self.ours.fileno(), framing)
         return pour
 
     def read(self) -> None:
@@ -88,10 +89,33 @@ def unchunked(body: bytes) -> bytes:
     return b"".join(parts)
 
 
+def unframed(sent: bytes) -> bytes:
+    """The messages of whole frames, a line each."""
+    lines = []
+    at = 0
+    while at < len(sent):
+        assert sent[at] == 0x81
+        size, start = sent[at + 1], at + 2
+        if size >= 126:
+            start = at + (4 if size == 126 else 10)
+            size = int.from_bytes(sent[at + 2 : start], "big")
+        at = start + size
+        assert at <= len(sent)
+        lines.append(sent[start:at])
+    return b"".join(line + b"\n" for line in lines)
+
+
+UNFRAMED: dict[Framing, Callable[[bytes], bytes]] = {
+    "nothing": bytes,
+    "chunks": unchunked,
+    "frames": unframed,
+}
+
+
 def test_what_a_socket_does_not_take_is_held_and_nothing_overtakes_it(
     connection: Connection,
 ) -> None:
-    pour = connection.pour(chunked=True)
+    pour = connection.pour("chunks")
     text = bytes(range(256)) * (1 << 12)
     sent = 0
     while not pour.is_held:  # nobody reads
@@ -111,7 +135,7 @@ def test_what_a_socket_does_not_take_is_held_and_nothing_overtakes_it(
 
 
 def test_nothing_is_no_chunk(connection: Connection) -> None:
-    pour = connection.pour(chunked=True)
+    pour = connection.pour("chunks")
     connection.read()
     for text in (b"", b"a", b""):
         pour.send(text)
@@ -119,8 +143,61 @@ def test_nothing_is_no_chunk(connection: Connection) -> None:
     assert connection.end() == b"1\r\na\r\n"
 
 
+# Lengths around those at which a frame's header grows, and more frames than one call takes.
+MESSAGES = b"".join(
+    b"x" * length + b"\n" for length in (0, 1, 125, 126, 127, 65535, 65536, *range(2000))
+)
+
+
+@pytest.mark.parametrize("framing", get_args(Framing))
+def test_a_socket_may_take_as_little_as_it_likes(framing: Framing) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        connection = Connection(ours, theirs)
+        pour = connection.pour(framing)
+        pour.send(MESSAGES)
+        cuts = 0
+        while pour.is_held:
+            cuts += 1
+            connection.received += theirs.recv(1 + 13 * cuts % 9973)
+            pour.resume()
+        connection.read()
+        pour.close()
+        received = connection.end()
+    assert UNFRAMED[framing](received) == MESSAGES
+    assert pour.written == len(received)
+    assert cuts > 100
+
+
+@pytest.mark.parametrize("framing", get_args(Framing))
+@pytest.mark.parametrize("more", [0, 1, 12345, 1 << 20])
+def test_what_is_spilled_ends_what_was_begun(
+    connection: Connection, framing: Framing, more: int
+) -> None:
+    pour = connection.pour(framing)
+    sent = 0
+    while not pour.is_held:
+        pour.send(MESSAGES)
+        sent += 1
+    received = b""
+    while len(received) < more:
+        received += connection._theirs.recv(more - len(received))
+        pour.resume()
+    rest = pour.spill()
+    assert pour.spill() == b""
+    pour.send(b"")  # there is nothing that would come first
+    connection.received += received
+    connection.read()
+    pour.close()
+    received = connection.end()
+    assert len(received) == pour.written
+    assert UNFRAMED[framing](received + rest) == MESSAGES * sent
+
+
 def test_a_connection_ends_though_it_was_poured_into(connection: Connection) -> None:
-    pour = connection.pour(chunked=False)
+    pour = connection.pour("nothing")
     connection.read()
     pour.send(b"a")
     connection.ours.close()
@@ -134,7 +211,7 @@ def test_a_connection_ends_though_it_was_poured_into(connection: Connection) -> 
 
 
 def test_a_connection_that_is_gone_is_told_of(connection: Connection) -> None:
-    pour = connection.pour(chunked=False)
+    pour = connection.pour("nothing")
     while not pour.is_held:
         pour.send(bytes(1 << 20))
     connection._theirs.close()
@@ -148,20 +225,20 @@ def test_what_is_no_socket_is_refused(number: int) -> None:
     module = kernel().module
     assert module is not None
     with pytest.raises(OSError):  # noqa: PT011 - the system's own words
-        module.Pour(number, True)
+        module.Pour(number, "chunks")
 
 
-@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("framing", get_args(Framing))
 @pytest.mark.parametrize("is_read", ["at once", "late"])
 def test_a_replay_that_is_poured_is_the_same(
-    connection: Connection, is_read: str, *, chunked: bool
+    connection: Connection, is_read: str, framing: Framing
 ) -> None:
     with sample.history() as history:
         batches = list(replay_normalized_many([OPTIONS], history=history).batches())
         expected = b"".join(batch.data for batch in batches)
         if is_read == "at once":
             connection.read()
-        pour = connection.pour(chunked=chunked)
+        pour = connection.pour(framing)
         replay = replay_normalized_many([OPTIONS], history=history)
         assert replay.can_pour
         count = size = left = held = 0
@@ -181,12 +258,17 @@ def test_a_replay_that_is_poured_is_the_same(
             pour.is_open = True
         pour.close()
     received = connection.end()
-    assert (unchunked(received) if chunked else received) == expected
+    assert UNFRAMED[framing](received) == expected
     assert (count, size) == (sum(batch.count for batch in batches), len(expected))
     assert left < size / 2
     assert pour.written == len(received)
     if is_read == "late":
         assert held
+
+
+def test_a_framing_that_there_is_not_is_refused(connection: Connection) -> None:
+    with pytest.raises(ValueError, match="framing"):
+        connection.pour(cast("Framing", "envelopes"))
 
 
 def test_several_streams_are_not_poured() -> None:
@@ -196,26 +278,33 @@ def test_several_streams_are_not_poured() -> None:
             assert not replay.can_pour
 
 
+@contextlib.asynccontextmanager
+async def connected(before: bytes = b"") -> AsyncIterator[tuple[Outlet, asyncio.StreamReader]]:
+    """An outlet whose transport was given something to send before, and its client's end."""
+    loop = asyncio.get_running_loop()
+    accepted: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+    server = await asyncio.start_server(
+        lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0
+    )
+    async with server:
+        address = server.sockets[0].getsockname()
+        reader, theirs = await asyncio.open_connection(*address, limit=1 << 16)
+        ours = await accepted
+        ours.write(before)
+        writer = SimpleNamespace(output_size=0, drain=ours.drain)
+        request = SimpleNamespace(transport=ours.transport, writer=writer)
+        yield Outlet(cast("Any", request), 300), reader
+        theirs.close()
+
+
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("already", [0, 1, 1 << 25])
 def test_what_a_transport_has_yet_to_send_is_not_overtaken(loop: Any, already: int) -> None:
     """Of the answer before, on the same connection, something may be left."""
 
     async def run() -> bytes:
-        loop = asyncio.get_running_loop()
-        accepted: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
-        server = await asyncio.start_server(
-            lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0
-        )
-        async with server:
-            address = server.sockets[0].getsockname()
-            reader, theirs = await asyncio.open_connection(*address, limit=1 << 16)
-            ours = await accepted
-            ours.write(b"a" * already)
-            writer = SimpleNamespace(output_size=0, drain=ours.drain)
-            request = SimpleNamespace(transport=ours.transport, writer=writer)
-            outlet = Outlet(cast("Any", request), 300)
-            pour = outlet.make_pour(chunked=False)
+        async with connected(b"a" * already) as (outlet, reader):
+            pour = outlet.make_pour("nothing")
             assert pour is not None
             async with outlet.watched():
                 sending = asyncio.ensure_future(outlet.pour_out(pour, b"b"))
@@ -226,12 +315,9 @@ def test_what_a_transport_has_yet_to_send_is_not_overtaken(loop: Any, already: i
                 reading = asyncio.ensure_future(reader.read(-1))
                 await sending
                 assert pour.is_open
-                ours.write(b"c")
-            ours.close()
-            theirs.write_eof()
-            received = await reading
-            theirs.close()
-            return received
+                outlet.write(b"c")
+            outlet._require_connection().close()
+            return await reading
 
     with asyncio.Runner(loop_factory=loop) as runner:
         received = runner.run(run())
@@ -239,3 +325,75 @@ def test_what_a_transport_has_yet_to_send_is_not_overtaken(loop: Any, already: i
     assert len(received) == already + 2
     is_in_order = received == b"a" * already + b"bc"
     assert is_in_order
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_control_frame_comes_between_others(loop: Any, *, is_full: bool) -> None:
+    pong = b"\x8a\x04pong"
+    text = MESSAGES * 8
+
+    async def run() -> tuple[bytes, int]:
+        async with connected(b"") as (outlet, reader):
+            pour = outlet.make_pour("frames")
+            assert pour is not None
+            received = b""
+            sending = asyncio.ensure_future(outlet.pour_out(pour, MESSAGES))
+            sent = len(MESSAGES)
+            await sending
+            while is_full and not pour.is_held:
+                sending = asyncio.ensure_future(outlet.pour_out(pour, text))
+                sent += len(text)
+                await asyncio.sleep(0)
+            outlet.interject(pong)
+            outlet.interject(pong)
+            assert not pour.is_open
+            while not sending.done():
+                received += await reader.read(1 << 16)
+            # What was spilled is more than the socket has taken since.
+            assert not pour.is_open
+            reading = asyncio.ensure_future(reader.read(-1))
+            for _ in range(3):
+                await outlet.pour_out(pour, MESSAGES)
+                sent += len(MESSAGES)
+                assert pour.is_open
+            outlet.interject(pong)
+            outlet.end_pour()
+            written = outlet.written
+            outlet._require_connection().close()
+            received += await reading
+            assert len(received) == written + 3 * len(pong)
+            return received, sent
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        received, sent = runner.run(run())
+    assert received.endswith(pong)
+    before, both, after = received[: -len(pong)].partition(2 * pong)
+    assert both
+    assert unframed(before) + unframed(after) == MESSAGES * (sent // len(MESSAGES))
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_was_begun_is_ended_though_nobody_pours_any_more(loop: Any) -> None:
+    goodbye = b"\x88\x00"
+
+    async def run() -> tuple[bytes, int]:
+        async with connected(b"") as (outlet, reader):
+            pour = outlet.make_pour("frames")
+            assert pour is not None
+            sent = 0
+            while not pour.is_held:
+                sending = asyncio.ensure_future(outlet.pour_out(pour, MESSAGES))
+                sent += 1
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait((sending,))
+            outlet.end_pour()
+            outlet.interject(goodbye)
+            outlet._require_connection().close()
+            return await reader.read(-1), sent
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        received, sent = runner.run(run())
+    assert received.endswith(goodbye)
+    assert unframed(received.removesuffix(goodbye)) == MESSAGES * sent

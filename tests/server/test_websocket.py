@@ -202,6 +202,31 @@ async def test_pings_are_answered(served: Served) -> None:
         assert message.data == b"there?"
 
 
+async def test_pongs_come_between_messages_however_slowly_they_are_read(served: Served) -> None:
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    url = served.ws("/ws-replay-normalized", options)
+    found: list[bytes] = []
+    pongs: list[bytes] = []
+    pinged = 0
+    async with served.client.ws_connect(url, autoping=False, max_msg_size=0) as socket:
+        await asyncio.sleep(0.5)  # until the server cannot go on
+        while True:
+            if len(found) % 50 == 0 and pinged < 40:
+                await socket.ping(bytes([pinged]) * pinged)
+                pinged += 1
+                await asyncio.sleep(0.02)
+            message = await socket.receive()
+            if message.type is WSMsgType.CLOSE:
+                break
+            if message.type is WSMsgType.PONG:
+                pongs.append(message.data)
+            else:
+                found.append(message.data.encode())
+    assert b"\n".join((*found, b"")) == library(options)
+    assert pongs == [bytes([number]) * number for number in range(len(pongs))]
+    assert len(pongs) > 10
+
+
 async def test_a_silent_client_is_pinged_then_cut(
     start: Start, tardis_api: TardisApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +296,27 @@ async def test_stopping_the_server_says_so(start: Start) -> None:
         await stopping
     assert message.type is WSMsgType.CLOSE
     assert message.data == 1001
+
+
+async def test_a_slow_client_gets_whole_messages_and_the_reason_when_the_server_stops(
+    start: Start,
+) -> None:
+    served = await start()
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    found: list[bytes] = []
+    url = served.ws("/ws-replay-normalized", options)
+    async with served.client.ws_connect(url, max_msg_size=0) as socket:
+        await asyncio.sleep(0.5)  # until the server cannot go on
+        stopping = asyncio.ensure_future(served.machine.stop())
+        await asyncio.sleep(0.1)
+        while (message := await socket.receive()).type is WSMsgType.TEXT:
+            found.append(message.data.encode())
+        await stopping
+    assert (message.type, message.data) == (WSMsgType.CLOSE, 1001)
+    expected = library(options)
+    whole = b"\n".join((*found, b""))
+    assert 0 < len(whole) < len(expected)
+    assert expected.startswith(whole)
 
 
 async def test_late_pongs_lose_nothing(

@@ -104,7 +104,7 @@ class HttpRoutes:
             # What is published is written down before it is sent.
             pour = None
             if journal is None and replay.can_pour:
-                pour = outlet.make_pour(chunked=request.version >= HttpVersion11)
+                pour = outlet.make_pour("chunks" if request.version >= HttpVersion11 else "nothing")
             return await self._stream(request, replay, outlet, replay.chunks(pour), journal)
 
     def _outlet(self, request: web.BaseRequest) -> Outlet:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tardis_machine.emit import Written
 from tardis_machine.kernel import kernel
-from tardis_machine.normalize import Pour
+from tardis_machine.normalize import Framing, Pour
 from tardis_machine.waiting import wake
 
 if sys.platform == "linux":
@@ -80,13 +80,13 @@ class Outlet:
         """Wait until the client has taken most of what was written."""
         await self._request.writer.drain()
 
-    def make_pour(self, *, chunked: bool) -> Pour | None:
+    def make_pour(self, framing: Framing) -> Pour | None:
         """Let the kernel write to the socket by itself; None where it cannot."""
         module, transport = kernel().module, self._request.transport
         if module is None or transport is None or transport.get_extra_info("sslcontext"):
             return None
         try:
-            self.pour = module.Pour(transport.get_extra_info("socket").fileno(), chunked)
+            self.pour = module.Pour(transport.get_extra_info("socket").fileno(), framing)
         except OSError:  # it needs a file descriptor of its own
             return None
         # What the transport has to send comes first: all of it is waited for.
@@ -95,12 +95,33 @@ class Outlet:
 
     async def pour_out(self, pour: Pour, data: Written) -> None:
         """Send what was not poured, wait for what the socket did not take, and open the pour."""
-        if not pour.is_open:
-            await self.drain()
         await self._resume(pour)
+        while self._is_transport_busy:
+            await self.drain()
         pour.send(data)
         await self._resume(pour)
-        pour.is_open = True
+        pour.is_open = not self._is_transport_busy
+
+    @property
+    def _is_transport_busy(self) -> bool:
+        return self._require_connection().get_write_buffer_size() > 0
+
+    def interject(self, frame: bytes) -> None:
+        """Send something that belongs to no response, behind what was begun."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return
+        self._spill(transport)
+        transport.write(frame)
+        if self.pour is not None:
+            self.pour.is_open = False
+
+    def _spill(self, transport: asyncio.Transport) -> None:
+        """Leave it to the transport to end what the socket has taken half of."""
+        if self.pour is not None and self.pour.is_held:
+            rest = self.pour.spill()
+            transport.write(rest)
+            self._bypassing += len(rest)
 
     async def _resume(self, pour: Pour) -> None:
         """Have the socket take all that is held."""
@@ -118,14 +139,16 @@ class Outlet:
         """How many messages, and bytes of them, were poured out since this was asked."""
         return (0, 0) if self.pour is None else self.pour.settle()
 
-    def _end_pour(self) -> None:
+    def end_pour(self) -> None:
         """Leave the socket to the transport alone: only then its closing closes it."""
-        if self.pour is None:
+        pour, transport = self.pour, self._request.transport
+        if pour is None:
             return
-        self.pour.close()
-        transport = self._request.transport
         if transport is not None:
+            if not transport.is_closing():
+                self._spill(transport)
             transport.set_write_buffer_limits()
+        pour.close()
 
     def look(self) -> bool:
         """Tell whether something is unsent, and note when the client last took any."""
@@ -159,7 +182,7 @@ class Outlet:
         try:
             yield
         finally:
-            self._end_pour()
+            self.end_pour()
             watching.cancel()
             await asyncio.wait((watching,))
 

@@ -119,8 +119,11 @@ class Session:
 
     async def send(self, lines: Written) -> None:
         """Send a frame per line and wait until the client has taken most of them."""
-        self.write(text_frames(lines))
-        await self.drain()
+        if self.outlet.pour is not None:
+            await self.outlet.pour_out(self.outlet.pour, lines)
+        else:
+            self.write(text_frames(lines))
+            await self.drain()
 
     def write(self, frames: bytes) -> None:
         """Send frames; `drain` waits, after as many as are to go out at once."""
@@ -173,7 +176,7 @@ class Session:
                         self.receive(message.data)
                 case WSMsgType.PING:
                     if not self._closing:
-                        self._write(pong_frame(message.data))
+                        self.outlet.interject(pong_frame(message.data))
                         await self._not_too_far_behind()
                 case WSMsgType.CLOSE:
                     return Close(message.data)
@@ -204,7 +207,7 @@ class Session:
                 self.outlet.cut("client is silent")
             elif now >= ping_at and not self._closing:
                 ping_at += PING_S
-                self._write(PING)
+                self.outlet.interject(PING)
 
     def _patience(self) -> float:
         """How long silence may last: a pong may be queued behind what the client has to read."""
@@ -216,12 +219,7 @@ class Session:
     def _say(self, close: Close) -> None:
         if not self._closing:
             self._closing = True
-            self._write(close_frame(close.code, fitting(close.reason)))
-
-    def _write(self, frame: bytes) -> None:
-        transport = self._request.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(frame)
+            self.outlet.interject(close_frame(close.code, fitting(close.reason)))
 
     async def _hang_up(self) -> None:
         """End this side and wait for the other's end, so that nothing sent is reset away.

@@ -88,10 +88,13 @@ class WebSocketRoutes:
             )
             try:
                 replay = replay_normalized_many(options, history=services.history, strict=strict)
+                pour = None
+                if journal is None and replay.can_pour:
+                    pour = session.outlet.make_pour("frames")
                 await services.run(
                     _REPLAY_NORMALIZED,
                     replay,
-                    replay.chunks(),
+                    replay.chunks(pour),
                     session.send,
                     session.outlet,
                     journal,
@@ -102,6 +105,8 @@ class WebSocketRoutes:
                 if journal is not None:
                     _publish(error, options, journal)
                 raise
+            finally:
+                session.outlet.end_pour()
         return Close(OK, "WS replay-normalized finished")
 
 
