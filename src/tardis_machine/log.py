@@ -1,5 +1,6 @@
 """Structured logs: an event in a few words, its details as key=value or JSON."""
 
+import io
 import json
 import logging
 import re
@@ -83,6 +84,15 @@ def configure(
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
+
+
+def escape_unwritable() -> None:
+    """Have standard output write what its encoding lacks as escapes, as standard error does.
+
+    Where the locale is not UTF-8, help would end in a traceback, and so would a symbol in Chinese.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class LastResort(logging.StreamHandler[TextIO]):

@@ -20,6 +20,7 @@ from tardis_machine.config import ConfigError, to_dict
 from tardis_machine.journal import Directory, Flow, JournalFullError, WhenFull
 from tardis_machine.messages import ErrorMessage
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
+from tardis_machine.publish.buses.console import ConsoleConfig
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
@@ -28,6 +29,7 @@ from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.server.metrics import Metrics
 from tests.buses.events import lines
 from tests.cli.conftest import Run
+from tests.cli.test_locale import ASCII
 from tests.publish.brokers import Broker, nats_broker
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import (
@@ -94,6 +96,18 @@ async def test_batches_of_a_response_arrive_with_their_context(
         assert (context.transport, context.route) == ("http", "/replay-normalized")
         positions.append(envelope.position)
     assert positions == list(range(250))
+
+
+async def test_the_console_prints_symbols_that_its_encoding_lacks(
+    publish: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It took them for trouble that passes, and tried for ever."""
+    for name, value in ASCII.items():
+        monkeypatch.setenv(name, value)
+    outbox = await publish({"console": ConsoleConfig(output="stdout")}, drain_timeout_s=20.0)
+    await write(respond(outbox), lines(1).replace(b'"S0"', '"币安人生USDT"'.encode()))
+    assert (await outbox.stop()).pending == 0
+    assert r'"symbol":"\u5e01\u5b89\u4eba\u751fUSDT"' in capfd.readouterr().out
 
 
 async def test_a_report_that_is_not_understood_changes_nothing(

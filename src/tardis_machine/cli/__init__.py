@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from tardis_machine import log as logs
 from tardis_machine.errors import TardisMachineError
 
 COMMANDS: Final[dict[str, str]] = {
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command named by the first argument, or the server."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = given.pop(0) if given and given[0] in COMMANDS else "serve"
+    logs.escape_unwritable()
     try:
         result: int = import_module(f"{__name__}.{name}").main(given)
     except TardisMachineError as error:
