@@ -1,8 +1,9 @@
-"""The wheel, in an environment that has nothing else."""
+"""The wheel, in an environment that has nothing else, and the source it is built from."""
 
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_wheel_carries_schemas_sample_and_types(wheel: Path) -> None:
     assert "lakehouse/bronze/v1/normalized_event_pb2.py" in names
     assert "tardis_machine/py.typed" in names
     assert any(name.startswith("tardis_machine/sample/data/feeds/bitmex/") for name in names)
+
+
+def test_source_distribution_is_what_the_wheel_is_built_from(tmp_path: Path) -> None:
+    command = [UV, "build", "--quiet", "--sdist", "--no-build-isolation", "--out-dir", tmp_path]
+    subprocess.run([*command, ROOT], check=True, env={**os.environ, "VIRTUAL_ENV": sys.prefix})
+    [built] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        paths = [Path(name).parts[1:] for name in archive.getnames()]
+    assert ("src", "tardis_machine", "py.typed") in paths
+    assert {path[0] for path in paths} == {
+        *("src", "schemas", "README.md", "LICENSE"),
+        *("pyproject.toml", "PKG-INFO", ".gitignore"),  # which the builder adds
+    }
 
 
 def test_serves_the_sample_data(binaries: Path, tmp_path: Path) -> None:
