@@ -10,6 +10,9 @@ from uuid import uuid4
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from tardis_machine import extras
+from tardis_machine.cli import lake
+from tardis_machine.errors import TardisMachineError
 from tardis_machine.lake.aws import Service
 from tardis_machine.lake.errors import DataLossError, LakeError
 from tardis_machine.lake.shipping import Shipped
@@ -344,3 +347,27 @@ def test_sqs_has_no_latest_and_needs_a_checkpoint(ministack: Ministack, tmp_path
         sqs_source.stream(None, config, Asked())
     with pytest.raises(LakeError, match=r"no file system for gopher"):
         sqs_source.Files("gopher://somewhere/landing")
+
+
+@pytest.mark.parametrize(
+    ("bus", "said", "flags"),
+    [
+        ("nats", r"pip install 'tardis-machine\[nats\]'", ("--nats-subject", "s")),
+        ("kinesis", r"pip install 'tardis-machine\[aws\]'", ("--kinesis-stream", "s")),
+        ("redis", r"pip install 'tardis-machine\[redis\]'", ("--redis-stream", "s")),
+        ("sqs", r"tardis-machine\[aws\]", ("--sqs-queue-url", "https://host/1/q")),
+        # Spark has a client of its own.
+        ("kafka", "Spark starts", ("--kafka-brokers", "localhost:1", "--kafka-topic", "t")),
+    ],
+)
+def test_a_client_that_is_absent_is_named_before_spark_starts(
+    bus: str, said: str, flags: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise LakeError("Spark starts")
+
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(lake, "open_tables", start)
+    more = ("--nats-servers", "nats://localhost:1") if bus == "nats" else ()
+    with pytest.raises(TardisMachineError, match=said):
+        lake.main(["stream", "--from-bus", bus, "--to-tables", "tables", *flags, *more])

@@ -153,7 +153,7 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.keeping import keep  # noqa: PLC0415
     from tardis_machine.lake.metrics import StreamMetrics  # noqa: PLC0415
-    from tardis_machine.lake.sources import records  # noqa: PLC0415
+    from tardis_machine.lake.sources import expect_client, records  # noqa: PLC0415
     from tardis_machine.lake.sources.streams import Asked  # noqa: PLC0415
 
     config = loaded[StreamConfig]
@@ -162,6 +162,7 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     if not settings.enabled:
         flags = " and ".join(settings.flag(name) for name in bus.config_type.needs)
         raise ConfigError("--from-bus", config.from_bus, f"needs {flags}")
+    expect_client(config.from_bus, settings)
     tables = open_tables(loaded, config.to_tables)
     checkpoint = config.checkpoint or streaming.default_checkpoint(tables.root, config.from_bus)
     asked = Asked(

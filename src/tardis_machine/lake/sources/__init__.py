@@ -16,6 +16,12 @@ STREAMS: Final[dict[str, str]] = {
 and all of them give the same shape, `records.RECORD`."""
 
 
+def expect_client(bus: str, config: "BusConfig") -> None:
+    """Refuse a bus whose client is not installed, before Spark starts; Kafka is read by Spark's."""
+    if bus != "kafka":
+        config.expect_client()
+
+
 def records(spark: "SparkSession", bus: str, config: "BusConfig", asked: "Asked") -> "DataFrame":
     """Read a bus as a stream of records."""
     source = import_module(STREAMS[bus])
