@@ -244,6 +244,23 @@ def test_unknown_keys_are_trouble_of_the_whole_bus(bench: AwsBench):
     assert all(error.retriable for _, error in result.failures)
 
 
+def test_a_token_that_the_service_repeats_is_not_passed_on(bench: AwsBench):
+    """To a wrong signature AWS answers with the whole request as it should have been signed."""
+    said = (
+        "The request signature we calculated does not match the signature you provided.\n\n"
+        "The Canonical String for this request should have been\n"
+        "'POST\n/\n\nhost:x\nx-amz-security-token:hush-token\n'"
+    )
+    bus = bench.make(session_token="hush-token")
+    fault = Fault(status=403, code="InvalidSignatureException", message=said)
+    bench.proxy.fault = lambda _: fault
+
+    result = bus.send(records(bus, 1), 20)
+
+    assert "does not match the signature" in str(result.failures[0].error)
+    assert "hush-token" not in str(result.failures[0].error)
+
+
 def test_keys_of_the_flags_beat_those_of_the_sdk(bench: AwsBench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDAMBIENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ambient-secret")

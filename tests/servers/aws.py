@@ -69,14 +69,15 @@ class Fault(NamedTuple):
     """What goes wrong with a call.
 
     `refuse`: these entries fail inside a success, with code and whether the sender is to blame.
-    `status` and `code`: the call fails as a whole. `cut`: the connection ends without an answer.
-    `hang`: there is no answer until the proxy is released. `taken` lets the service have the call
-    all the same; then a hanging call is answered after all.
+    `status`, `code` and `message`: the call fails as a whole. `cut`: the connection ends without
+    an answer. `hang`: there is no answer until the proxy is released. `taken` lets the service have
+    the call all the same; then a hanging call is answered after all.
     """
 
     refuse: dict[int, tuple[str, bool]] | None = None
     status: int = 0
     code: str = ""
+    message: str = "injected"
     cut: bool = False
     hang: bool = False
     taken: bool = False
@@ -188,7 +189,7 @@ class FaultProxy:
             return
         if fault.status:
             status = fault.status
-            answer = json.dumps({"__type": fault.code, "message": "injected"}).encode()
+            answer = json.dumps({"__type": fault.code, "message": fault.message}).encode()
         handler.send_response(status)
         handler.send_header("Content-Type", "application/x-amz-json-1.1")
         handler.send_header("Content-Length", str(len(answer)))

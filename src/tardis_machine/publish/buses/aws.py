@@ -195,7 +195,8 @@ class AwsEventBus(EventBus[A]):
         if response is None:  # no answer at all
             return self._unavailable(str(error) or type(error).__name__)
         code = code_of(error)
-        message = str(response.get("Error", {}).get("Message", ""))
+        # To a wrong signature it answers with the request as it was to be signed, token and all.
+        message = str(response.get("Error", {}).get("Message", "")).partition("\n")[0]
         if _UNKNOWN_CALLER.search(code):
             return self._unavailable(f"{code}: {message}")
         return self._error(code, message, destination)
