@@ -261,6 +261,16 @@ def test_a_token_that_the_service_repeats_is_not_passed_on(bench: AwsBench):
     assert "hush-token" not in str(result.failures[0].error)
 
 
+def test_a_page_instead_of_an_answer_is_cut_short(bench: AwsBench):
+    bus = bench.make()
+    bench.proxy.fault = lambda _: Fault(status=500, code="InternalFailure", message="x" * 3_000_000)
+
+    result = bus.send(records(bus, 1), 20)
+
+    assert "InternalFailure" in str(result.failures[0].error)
+    assert len(str(result.failures[0].error)) < 1_500
+
+
 def test_keys_of_the_flags_beat_those_of_the_sdk(bench: AwsBench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDAMBIENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ambient-secret")
