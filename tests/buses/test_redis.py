@@ -19,7 +19,7 @@ from tardis_machine.publish.buses.errors import (
 )
 from tardis_machine.publish.buses.redis import RedisConfig, RedisEventBus
 from tests.buses.arrivals import assert_promises_kept, from_redis
-from tests.buses.events import deliver, events, records, routed
+from tests.buses.events import deliver, events, records, resized, routed
 from tests.servers.certificates import Certificates
 from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
@@ -236,6 +236,30 @@ def test_a_server_that_is_loading_is_waited_for(
     assert (broken.delivered, loading.delivered) == (0, 0)
     assert "LOADING" in str(loading.failures[0].error)
     assert all(error.retriable for _, error in loading.failures)
+
+
+def test_a_slow_link_gets_all_of_the_time_that_a_batch_has(
+    redis: RedisServer,
+    redis_bus: Make,
+    name: str,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """What is cut short each time is sent anew each time, and never arrives."""
+    monkeypatch.setattr("tardis_machine.publish.buses.redis._SOCKET_TIMEOUT_S", 0.5)
+    proxy.target = redis.port
+    bus = redis_bus(redis, port=proxy.port)
+    sent = [resized(bus, record, 20_000) for record in records(bus, 800)]
+    proxy.pause_s = 0.01
+
+    first = bus.send(sent, 60)
+    proxy.pause_s = 0.05
+    cut_short = bus.send(sent, 1)
+
+    assert first.delivered == 800
+    assert cut_short.delivered == 0
+    assert "in time" in str(cut_short.failures[0].error)
+    assert redis.client().xlen(name) == 800
 
 
 def test_a_cluster_is_refused_at_start(start_redis: StartRedis, redis_bus: Make):

@@ -1,10 +1,11 @@
-"""A TCP proxy that cuts connections, holds answers back, and remembers what clients said."""
+"""A TCP proxy that cuts connections, is slow, holds answers back, and remembers what was said."""
 
 import contextlib
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,6 +24,8 @@ class Proxy:
         self._tls = tls
         self.said = bytearray()
         """Everything clients have sent, over all connections."""
+        self.pause_s = 0.0
+        """How long it rests after every piece that clients send."""
         self._cut_after: int | None = None
         self._changed = threading.Condition()
         self._answers = threading.Event()
@@ -104,6 +107,7 @@ class Proxy:
                         due = None
                     self.said += data
                     self._changed.notify_all()
+                time.sleep(self.pause_s)
                 server.sendall(data)
                 if due is not None:
                     self.cut()

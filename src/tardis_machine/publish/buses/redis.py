@@ -25,6 +25,8 @@ from tardis_machine.publish.routing import Routing, static_headers
 _EXTRA: Final = "redis"
 _SOCKET_TIMEOUT_S: Final = 5.0
 _SHORTEST_WAIT_S: Final = 0.05
+_PIECE_BYTES: Final = 64 << 10
+"""What is written at once: the socket's time-out is for that, so that slow does not mean dead."""
 _PORT: Final = 6379
 _HOST: Final = re.compile(r"[^\s/@?]+")
 _URL: Final = re.compile(r"(rediss?://[^\s/@?]+(/\d{1,5})?/?|unix:///[^\s?@]+)")
@@ -276,12 +278,19 @@ class RedisEventBus(EventBus[RedisConfig]):
             fields = [part for header in record.headers for part in header]
             packed += pack("XADD", record.destination, *bound, "*", _VALUE, record.value, *fields)
         packed += pack("EXEC")
-        connection.send_packed_command([b"".join(packed)])
+        self._write(b"".join(packed), deadline)
         begun = self._reply(deadline)
         queued = [self._reply(deadline) for _ in records]
         answer = self._reply(deadline)
         refusals = [reply if isinstance(reply, Exception) else None for reply in queued]
         return refusals, begun if isinstance(begun, Exception) else answer
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        """Send all of it, as long as it moves and there is time."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            if start and time.monotonic() > deadline:
+                raise require("redis", extra=_EXTRA).TimeoutError
+            self._connection.send_packed_command([data[start : start + _PIECE_BYTES]])
 
     def _reply(self, deadline: float) -> Any:
         """Read a reply; a refusal is one like any other."""
