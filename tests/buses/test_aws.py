@@ -4,6 +4,7 @@ import base64
 import hashlib
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -194,6 +195,25 @@ def test_a_call_without_answer_ends_with_the_time(bench: AwsBench):
     bench.proxy.release()
     assert deliver(bus, sent) == []
     assert_promises_kept(sent, bench.arrived())
+
+
+def test_a_slow_call_gets_all_of_the_time_that_a_batch_has(
+    bench: AwsBench, monkeypatch: pytest.MonkeyPatch
+):
+    """What is cut short each time is sent anew each time, and never acknowledged."""
+    bus = bench.make()
+    bus.connect()  # the service may need some time for the first call
+    bus.close()
+    monkeypatch.setattr("tardis_machine.publish.buses.aws._READ_TIMEOUT_S", 1)
+    bench.proxy.fault = lambda _: Fault(hang=True, taken=True)
+    later = threading.Timer(3, bench.proxy.release)
+    later.start()
+
+    result = bus.send(records(bus, 3), 20)
+
+    later.join()
+    assert result.delivered == 3
+    assert len(bench.arrived()) == 3
 
 
 def test_a_refused_call_is_halved_until_the_culprit_is_found(bench: AwsBench):

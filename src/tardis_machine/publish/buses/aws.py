@@ -1,6 +1,8 @@
 """What the buses of AWS share: credentials, clients, and what their errors mean."""
 
+import math
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,6 +114,7 @@ class AwsEventBus(EventBus[A]):
         self._client: Any = None
         self._calls: Calls | None = None
         self._connect_timeout_s = _CONNECT_TIMEOUT_S
+        self._patience_s = 0
 
     @property
     def order(self) -> Order:
@@ -124,14 +127,7 @@ class AwsEventBus(EventBus[A]):
     def _open(self, timeout_s: float) -> None:
         boto3 = require("boto3", extra=_EXTRA)
         self._connect_timeout_s = timeout_s
-        config = require("botocore.config", extra=_EXTRA).Config(
-            connect_timeout=min(timeout_s, _CONNECT_TIMEOUT_S),
-            read_timeout=_READ_TIMEOUT_S,
-            retries={"total_max_attempts": 1},  # when to try again is the publisher's to say
-            max_pool_connections=32,
-            parameter_validation=False,
-            user_agent_extra="tardis-machine",
-        )
+        self._patience_s = 0
         settings = self.config
         self._session = self._session or boto3.session.Session(
             aws_access_key_id=settings.access_key_id,
@@ -139,6 +135,18 @@ class AwsEventBus(EventBus[A]):
             aws_session_token=settings.session_token,
             region_name=settings.region,
         )
+        self._make_client(min(timeout_s, _CONNECT_TIMEOUT_S), _READ_TIMEOUT_S)
+
+    def _make_client(self, connect_timeout_s: float, read_timeout_s: float) -> None:
+        config = require("botocore.config", extra=_EXTRA).Config(
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            retries={"total_max_attempts": 1},  # when to try again is the publisher's to say
+            max_pool_connections=32,
+            parameter_validation=False,
+            user_agent_extra="tardis-machine",
+        )
+        settings = self.config
         try:
             self._client = self._session.client(
                 self.service,
@@ -148,6 +156,18 @@ class AwsEventBus(EventBus[A]):
             )
         except require("botocore.exceptions", extra=_EXTRA).NoRegionError:
             raise BusError(self.name, f"no region: set {settings.flag('region')}") from None
+
+    def _be_patient(self, timeout_s: float) -> None:
+        """Let a call take as long as a batch may: on a slow link, what is cut off never arrives.
+
+        A client has its time-outs for good, and that to connect goes for what is sent first, too.
+        """
+        needed_s = math.ceil(timeout_s)
+        if needed_s > self._patience_s:
+            self._patience_s = needed_s
+            hasty = self._client
+            self._make_client(needed_s, needed_s)
+            hasty.close()
 
     def _prepare(self, destinations: Sequence[str]) -> None:
         self._calls = Calls(
@@ -175,6 +195,7 @@ class AwsEventBus(EventBus[A]):
 
     def _deliver(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         assert self._calls is not None
+        self._be_patient(deadline - time.monotonic())
         self._calls.send(records, fates, deadline)
 
     def _attempt(self, destination: str, records: Sequence[Record]) -> Sequence[BusError | None]:
