@@ -4,6 +4,7 @@ import base64
 import hashlib
 import itertools
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -195,6 +196,17 @@ def test_a_call_without_answer_ends_with_the_time(bench: AwsBench):
     bench.proxy.release()
     assert deliver(bus, sent) == []
     assert_promises_kept(sent, bench.arrived())
+
+
+def test_a_service_that_never_answers_is_said_to_be_so(
+    bench: AwsBench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tardis_machine.publish.buses.aws._READ_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        bus = bench.make(endpoint_url=f"http://127.0.0.1:{mute.getsockname()[1]}")
+
+        with pytest.raises(BusUnavailableError, match="timeout"):
+            bus.check()
 
 
 def test_a_slow_call_gets_all_of_the_time_that_a_batch_has(

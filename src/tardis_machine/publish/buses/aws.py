@@ -246,4 +246,5 @@ def sdk_region() -> str | None:
 
 def code_of(error: Any) -> str:
     """Give the service's word for an error, if it has answered at all."""
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    response = getattr(error, "response", None) or {}  # what timed out has one, and it is None
+    return str(response.get("Error", {}).get("Code", ""))
