@@ -1,5 +1,6 @@
 """Dead letters: bounded, private, synced once a batch, and never lost by sending them again."""
 
+import base64
 import os
 import signal
 import stat
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tardis_machine.config import ConfigError
@@ -96,6 +98,39 @@ def test_a_torn_last_line_costs_only_itself(tmp_path: Path) -> None:
     assert not dead.path.exists()
     [line] = (tmp_path / "file.ndjson.unreadable").read_bytes().splitlines()
     assert line.startswith(b'{"bus":"file"')
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"value": "abc"},
+        {"value": "not base 64"},
+        {"value": base64.b64encode(b"no envelope").decode()},
+        {"value": ""},
+        {"value": "", "line": "{}\n{}"},
+        {"event_id": "0" * 32},
+        {"position": -1},
+    ],
+)
+def test_a_letter_that_is_damaged_inside_does_not_hold_the_others(
+    tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    dead = DeadLetters(tmp_path, "file")
+    whole = letters(dead, 3)
+    dead.add([whole[0], msgspec.structs.replace(whole[1], **damage), whole[2]])
+    sent = resend(tmp_path, {"file": FileConfig(path=tmp_path / "events")}, PublishConfig())
+    assert [(each.delivered, each.unreadable) for each in sent] == [(2, 0), (0, 1)]
+    assert not list(tmp_path.glob("file.ndjson.resending"))
+    assert len((tmp_path / "file.ndjson.unreadable").read_bytes().splitlines()) == 1
+
+
+def test_a_line_is_what_ends_with_a_line_feed(tmp_path: Path) -> None:
+    """JSON may hold what other people take for line ends."""
+    dead = DeadLetters(tmp_path, "file")
+    [letter] = letters(dead, 1)
+    dead.add([msgspec.structs.replace(letter, value="", line='{"type":"\u2028\x85"}')])
+    [sent] = resend(tmp_path, {"file": FileConfig(path=tmp_path / "events")}, PublishConfig())
+    assert (sent.refused, sent.unreadable) == (1, 0)
 
 
 def test_letters_of_another_bus_are_left_as_they_are(tmp_path: Path) -> None:

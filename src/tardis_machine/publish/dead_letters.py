@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tardis_machine.bronze import Context, Event, Rejected, Series
+from tardis_machine.bronze import Context, DecodeError, Event, Rejected, Series, decode
 from tardis_machine.journal.durable import make_directory, open_private, sync_directory, write_all
 
 _NAME: Final = "{bus}.ndjson"
 IN_WORK: Final = ".resending"
+_POSITIONS: Final = 1 << 63
 
 
 class DeadLetter(msgspec.Struct, omit_defaults=True):
@@ -41,12 +42,23 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
         if not self.value:
             return None
         return Event(
-            value=base64.b64decode(self.value),
+            value=base64.b64decode(self.value, validate=True),
             series=Series(self.exchange, self.symbol, self.payload_case, self.data_type),
             event_id=self.event_id,
             local_us=self.local_us,
             position=self.position,
         )
+
+    def verify(self) -> None:
+        """Refuse what is damaged inside, with DecodeError or ValueError: nobody could send that."""
+        event = self.event()
+        if event is None:
+            if not self.line.strip() or "\n" in self.line.rstrip("\n"):
+                raise ValueError("expected an event, or a line")
+        elif decode(event.value).envelope.event_id != self.event_id:
+            raise ValueError("the event has another id")
+        if not 0 <= self.position < _POSITIONS:
+            raise ValueError(f"{self.position} is no position")
 
 
 class DeadLettersFullError(OSError):
@@ -178,7 +190,7 @@ def _size(path: Path) -> int:
 
 
 class Unreadable(NamedTuple):
-    """A line that is no dead letter: torn by power loss, or another's."""
+    """A line that is no dead letter: torn by power loss, damaged, or another's."""
 
     line: bytes
     reason: str
@@ -190,7 +202,10 @@ def read(path: Path) -> Iterator[DeadLetter | Unreadable]:
     with path.open("rb") as file:
         for line in file:
             try:
-                yield decoder.decode(line)
-            except msgspec.MsgspecError as error:
+                letter = decoder.decode(line)
+                letter.verify()
+            except (msgspec.MsgspecError, DecodeError, ValueError) as error:
                 if line.strip():
                     yield Unreadable(line, str(error))
+            else:
+                yield letter
