@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from tardis_machine.journal import (
 )
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.scribe import JournalClosedError
+from tardis_machine.journal.segment import segment_path
+from tardis_machine.journal.writer import LogGoneError
 from tests.journal.hanging_disk import HangingDisk
 
 Open = Callable[..., Scribe]
@@ -209,6 +212,43 @@ async def test_a_broken_disk_ends_the_flow_and_not_the_thread(
     await journal.submit(flow(), LINE, 1, 0)
     await journal.submit(live, LINE, 1, 1)
     assert journal.lost == 1
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "truncated"])
+async def test_what_nobody_would_find_is_not_taken_for_written(
+    scribe: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """A file that is open can be written to though its name is gone."""
+    journal = scribe()
+    await journal.submit(flow(), LINE, 1, 0)
+    log = journal.writer.path
+    if how == "truncated":
+        os.truncate(segment_path(log, 0), 100)
+    else:
+        log.rename(tmp_path / "elsewhere")
+    if how == "replaced":
+        shutil.copytree(tmp_path / "elsewhere", log)
+    if how == "deleted":
+        shutil.rmtree(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(LogGoneError, match="is gone"):
+            await journal.submit(flow(), LINE, 1, 1)
+    await journal.submit(flow(WhenFull.DROP), LINE, 1, 0)
+    assert journal.lost == 1
+    assert journal.gone
+    assert caplog.text.count("journal is gone") == 1
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_idle_server_notices_that_its_journal_is_gone(
+    scribe: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = scribe()
+    shutil.rmtree(tmp_path)
+    await until(lambda: journal.gone)
+    with pytest.raises(LogGoneError):
+        await journal.submit(flow(), LINE, 1, 0)
+    assert "Traceback" not in caplog.text
 
 
 async def test_live_goes_on_while_the_disk_hangs_and_memory_has_an_end(

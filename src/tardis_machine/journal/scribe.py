@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal.entry import Buffer
-from tardis_machine.journal.writer import Writer
+from tardis_machine.journal.writer import LogGoneError, Writer
 from tardis_machine.log import Throttle
 from tardis_machine.waiting import wake
 
@@ -166,6 +166,8 @@ class Scribe:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.lost = 0
+        self.gone = False
+        self._trouble_said = Throttle()
         self._lost_said = Throttle()
         self._new: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._paced: deque[_Request] = deque()
@@ -248,11 +250,21 @@ class Scribe:
         """See how full the journal is, and leave room to others when there is nothing to do."""
         self._looked_at = time.monotonic()
         try:
+            self.writer.find()
             self.writer.space.measure()
             self.writer.space.find_stalled()
             self.writer.seal_if_idle()
+        except LogGoneError as error:
+            self._say_gone(error)
         except Exception:  # noqa: BLE001 - the next look may do better
-            _log.exception("journal cannot be looked at")
+            if self._trouble_said.allow() is not None:
+                _log.exception("journal cannot be looked at")
+
+    def _say_gone(self, error: LogGoneError) -> None:
+        """Tell, once, that nothing can be published any more."""
+        if not self.gone:
+            self.gone = True
+            _log.error("journal is gone, nothing is published", extra={"log": str(error.path)})
 
     def _take(self) -> list[_Request]:
         """Take all that was submitted; wait for it, but not longer than for room."""
@@ -322,7 +334,9 @@ class Scribe:
 
     def _fail(self, request: _Request, error: Exception) -> None:
         """End the flow of an entry that could not be written, if it is one that can end."""
-        if not isinstance(error, TardisMachineError):
+        if isinstance(error, LogGoneError):
+            self._say_gone(error)
+        elif not isinstance(error, TardisMachineError):
             _log.error("journal cannot be written", exc_info=error)
         if request.flow.when_full is WhenFull.DROP:
             self._lose(request)

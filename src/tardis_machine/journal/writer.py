@@ -33,6 +33,17 @@ class FileLimitError(TardisMachineError):
         )
 
 
+class LogGoneError(TardisMachineError):
+    """Somebody has deleted or moved the log that this process writes to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            "the journal is gone: it was deleted or moved while the server ran, and what is to be "
+            "published has no place; start the server again"
+        )
+
+
 class Writer:
     """Appends to the one log that this process owns; used by one thread at a time."""
 
@@ -95,7 +106,10 @@ class Writer:
         *,
         hidden: bool = False,
     ) -> bool:
-        """Write one entry; False if it does not fit, FileLimitError if it never will."""
+        """Write one entry; False if it does not fit, FileLimitError if it never will.
+
+        LogGoneError if nobody could find it there.
+        """
         size = entry.HEADER_BYTES + len(provenance) + len(data)
 
         def write() -> bool:
@@ -111,12 +125,29 @@ class Writer:
             # Where files are limited, the next one takes it.
             return self._file_full and self._rotate() and self._write(parts, size)
 
-        if not self.space.take(size + segment.HEADER_BYTES, write):
-            return False
+        try:
+            if not self.space.take(size + segment.HEADER_BYTES, write):
+                return False
+        except FileNotFoundError:
+            raise LogGoneError(self.path) from None
+        self.find()
         self.messages += count
         if self._syncer is not None:
             self._syncer.dirty(self._fd)
         return True
+
+    def find(self) -> None:
+        """Make sure that what was written lies where readers look for it; LogGoneError if not.
+
+        A file that is open may be written to after it was deleted. One that was put in its place
+        does not grow.
+        """
+        try:
+            size = segment.segment_path(self.path, self._number).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise LogGoneError(self.path) from None
+        if size < self._size:
+            raise LogGoneError(self.path)
 
     def sync(self) -> None:
         """Force to disk what was appended, if that is not to wait for an interval."""

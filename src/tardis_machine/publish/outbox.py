@@ -159,7 +159,9 @@ class Outbox:
                 found.append(f"{name}: unhealthy")
             elif name in stalled:
                 found.append(f"{name}: stalled")
-        if snapshot is not None and snapshot.aside_bytes:
+        if self._scribe is not None and self._scribe.gone:
+            found.append("journal: deleted or moved, nothing is published")
+        elif snapshot is not None and snapshot.aside_bytes:
             found.append(f"journal: {snapshot.aside_bytes} bytes kept aside, they cannot be read")
         return found
 
