@@ -47,6 +47,23 @@ def test_a_torn_line_is_cut_before_the_next_is_written(tmp_path: Path, torn: byt
     assert len([json.loads(line) for line in content.splitlines()]) == 5
 
 
+@pytest.mark.parametrize("how", ["deleted", "rotated"])
+def test_a_file_that_is_gone_is_begun_anew(tmp_path: Path, how: str):
+    """What is written to a file without a name is lost."""
+    path = tmp_path / "events.ndjson"
+    bus = FileEventBus(FileConfig(path=path))
+    bus.send(records(bus, 3), 1)
+    if how == "deleted":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "events.1")
+
+    assert bus.send(records(bus, 2, start=3), 1).delivered == 2
+    bus.close()
+
+    assert len(path.read_bytes().splitlines()) == 2
+
+
 def test_several_may_append_to_one_file(tmp_path: Path):
     path = tmp_path / "events.ndjson"
     one, other = (FileEventBus(FileConfig(path=path)) for _ in range(2))

@@ -69,7 +69,13 @@ class FileEventBus(EventBus[FileConfig]):
 
     @property
     def _is_open(self) -> bool:
-        return self._file is not None
+        """Tell whether the open file is still the one of that name, not deleted or rotated."""
+        if self._file is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except OSError:
+            return False
 
     def _open(self, timeout_s: float) -> None:
         """Look whether the file, or its folder, can be written to."""
