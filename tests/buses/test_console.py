@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from tardis_machine.bronze import Encoder
 from tardis_machine.publish.buses.console import ConsoleConfig, ConsoleEventBus
-from tests.buses.events import events, lines, records
+from tests.buses.events import CONTEXT, events, lines, records, routed
 
 
 @pytest.mark.parametrize("output", ["stdout", "stderr"])
@@ -34,3 +35,16 @@ def test_a_closed_stream_is_trouble_that_passes(monkeypatch: pytest.MonkeyPatch)
     result = bus.send(records(bus, 2), 1)
 
     assert [failure.error.retriable for failure in result.failures] == [True, True]
+
+
+def test_what_a_terminal_cannot_show_holds_nothing_up(monkeypatch: pytest.MonkeyPatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    bus = ConsoleEventBus(ConsoleConfig(output="stdout"))
+    line = lines(1).replace(b"S0", "币安".encode())
+    made = Encoder(CONTEXT).encode_lines(line).events()
+
+    result = bus.send(routed(bus, made), 1)
+
+    assert result.delivered == 1
+    assert b"bitmex|\\u5e01\\u5b89|trade" in shown.getvalue()

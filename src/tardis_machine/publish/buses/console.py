@@ -62,7 +62,7 @@ class ConsoleEventBus(EventBus[ConsoleConfig]):
         places = fates.open()
         try:
             stream = self._stream()
-            stream.write("".join([_line(records[place]) for place in places]))
+            stream.write(_showable("".join([_line(records[place]) for place in places]), stream))
             stream.flush()
         except (OSError, ValueError) as error:
             raise self._unavailable(str(error)) from error
@@ -70,6 +70,12 @@ class ConsoleEventBus(EventBus[ConsoleConfig]):
 
     def _stream(self) -> TextIO:
         return sys.stderr if self.config.output == "stderr" else sys.stdout
+
+
+def _showable(text: str, stream: TextIO) -> str:
+    """Write what a stream's encoding does not have as escapes: it would hold up the rest."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _line(record: Record) -> str:
