@@ -286,3 +286,18 @@ def test_names_of_no_table_are_refused_before_spark_starts(tmp_path: Path) -> No
         main(["maintain", "--tables", str(tmp_path), "--only", "trades,candles"])
     with pytest.raises(ConfigError, match=r"TABLE.*trade.*expected one of .*book_levels"):
         main(["show", "trade", "--tables", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["trade", "--tables", "lake", "--limit=1"],
+        ["--tables", "lake", "trade"],
+        ["--limit", "1", "--tables=lake", "trade"],
+    ],
+)
+def test_a_table_is_named_before_or_behind_the_flags(given: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"TABLE 'trade': expected one of .*book_levels"):
+        main(["show", *given])
+    with pytest.raises(ConfigError, match="TABLE: is needed, such as trades"):
+        main(["show", *(each for each in given if each != "trade")])

@@ -56,9 +56,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         first = f"a command comes before {given[0]}: " if name is None and given else ""
         raise ConfigError("lake", name, f"{first}expected one of {', '.join(COMMANDS)}")
     command = COMMANDS[name]
-    positional = (
-        [given.pop(0)] if command.arguments and given and not given[0].startswith("-") else []
-    )
+    positional = _taken(given) if command.arguments else []
     own = (*command.sections, SparkConfig)
     loaded = load(
         own,
@@ -82,6 +80,16 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         return command.run(loaded, positional)
     with _told_in_a_line():
         return command.run(loaded, positional)
+
+
+def _taken(given: list[str]) -> list[str]:
+    """Take what a command is about from its arguments: it stands before its flags, or behind."""
+    if given and not given[0].startswith("-"):
+        return [given.pop(0)]
+    if len(given) < 2 or given[-1].startswith("-"):
+        return []
+    flag, equals, _ = given[-2].partition("=")
+    return [] if flag.startswith("-") and not equals else [given.pop()]
 
 
 @contextmanager
