@@ -129,6 +129,12 @@ def test_prometheus_is_told_what_batches_brought() -> None:
     assert (found[name("behind_seconds")], found[name("running")]) == ("0.0", "0.0")
 
 
+def test_a_port_for_prometheus_that_is_taken_is_named() -> None:
+    port = StreamMetrics().serve("127.0.0.1", 0)
+    with pytest.raises(LakeError, match=f"^cannot listen on 127.0.0.1:{port}: Address already in"):
+        StreamMetrics().serve("127.0.0.1", port)
+
+
 def test_a_plan_counts_by_a_few_minutes() -> None:
     asked = [
         {

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from tardis_machine.lake.errors import LakeError
+
 if TYPE_CHECKING:
     from tardis_machine.lake.batches import Written
 
@@ -60,7 +62,10 @@ class StreamMetrics:
 
     def serve(self, host: str, port: int) -> int:
         """Answer `/metrics` from a thread of its own; tells the port."""
-        server, _ = start_http_server(port, addr=host, registry=self.registry)
+        try:
+            server, _ = start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise LakeError(f"cannot listen on {host}:{port}: {error.strerror}") from error
         log.info("metrics", extra={"host": host, "port": server.server_port})
         return int(server.server_port)
 
