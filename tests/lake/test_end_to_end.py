@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
@@ -301,3 +302,21 @@ def test_a_table_is_named_before_or_behind_the_flags(given: list[str]) -> None:
         main(["show", *given])
     with pytest.raises(ConfigError, match="TABLE: is needed, such as trades"):
         main(["show", *(each for each in given if each != "trade")])
+
+
+def test_an_interrupt_is_no_traceback_wherever_it_meets_py4j(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Connection:
+        socket = None
+
+        def send_command(self, _: str) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(ConfigError):
+        main(["show", "--tables", "lake"])
+    client = GatewayClient()
+    client.deque.append(Connection())
+    with pytest.raises(KeyboardInterrupt):
+        client.send_command("c\n")
+    assert capsys.readouterr().err == ""

@@ -78,6 +78,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         require(module, extra="spark")
     if config.debug:
         return command.run(loaded, positional)
+    logging.getLogger().addFilter(_is_not_py4js)
     with _told_in_a_line():
         return command.run(loaded, positional)
 
@@ -90,6 +91,11 @@ def _taken(given: list[str]) -> list[str]:
         return []
     flag, equals, _ = given[-2].partition("=")
     return [] if flag.startswith("-") and not equals else [given.pop()]
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    """Leave out where in its code an interrupt met Py4J, which it does not log by its name."""
+    return record.module != "java_gateway"
 
 
 @contextmanager
