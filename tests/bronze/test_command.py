@@ -141,6 +141,17 @@ def test_a_reader_that_leaves_is_no_traceback(command: str, tmp_path: Path) -> N
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("command", ["encode", "decode"])
+def test_a_full_disk_is_said_in_a_line(command: str) -> None:
+    given = TRADE if command == "encode" else run("encode", given=TRADE).stdout
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, command], input=given, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"tardis-machine bronze: No space left on device\n"
+
+
 def test_a_slow_pipe_is_answered_as_it_comes() -> None:
     later = TRADE.replace(b"00.123456Z", b"01.123456Z")
     with subprocess.Popen(

@@ -66,6 +66,9 @@ def main(arguments: Sequence[str]) -> int:
             code = run(given, source, sink)
     except BrokenPipeError:
         return _BROKEN_PIPE
+    except OSError as error:  # a full disk, or no stream at all
+        print(f"tardis-machine bronze: {error.strerror}", file=sys.stderr)
+        return 1
     return code
 
 
