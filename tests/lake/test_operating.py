@@ -16,10 +16,12 @@ from tardis_machine.lake import keeping
 from tardis_machine.lake.batches import Written
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.keeping import keep
+from tardis_machine.lake.manifest import Counts
 from tardis_machine.lake.metrics import StreamMetrics
 from tardis_machine.lake.planning import estimate
+from tardis_machine.lake.running import Failed, reason_of, run_lanes
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Tables
-from tardis_machine.lake.units import plan
+from tardis_machine.lake.units import Unit, plan
 from tardis_machine.options import parse_replay_normalized
 from tests.lake.events import trade
 from tests.servers.redis import RedisServer
@@ -95,6 +97,17 @@ def test_a_stream_that_is_told_to_stop_is_stopped() -> None:
     query.awaitTermination = lambda _: False  # type: ignore[method-assign]
     keep(lambda: query, stopping, restarts=5)  # type: ignore[arg-type,return-value]
     assert query.stopped
+
+
+def test_a_day_that_fails_without_a_word_is_reported_as_well() -> None:
+    def write() -> Counts:
+        raise MemoryError
+
+    unit = Unit("bitmex", 0, 1, ("trade",), None)
+    spark: Any = None
+    report = run_lanes(spark, [[unit]], lambda _: write, threads=1, attempts=1, wait_s=0)
+    assert report.failed == [Failed(unit, "MemoryError")]
+    assert reason_of(ValueError("Traceback (most recent call last):\n  File")) == "File"
 
 
 def test_prometheus_is_told_what_batches_brought() -> None:

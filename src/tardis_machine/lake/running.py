@@ -162,9 +162,10 @@ def reason_of(error: Exception) -> str:
     text = str(error)
     _, traceback, told = text.rpartition(_TRACEBACK)
     lines = [line for line in (told if traceback else text).splitlines() if line.strip()]
-    if traceback:
-        raised = [line for line in lines if not line[0].isspace()]
+    raised = [line for line in lines if not line[0].isspace()]
+    if traceback and raised:
         name, colon, reason = raised[0].partition(":")
         return f"{name.rpartition('.')[2]}{colon}{reason}"
     said = [line for line in lines if not line.startswith(_CALLED)]
-    return (said or lines)[0].lstrip(": ")
+    # One of want of memory says nothing at all.
+    return (said or lines or [type(error).__name__])[0].lstrip(": ")
