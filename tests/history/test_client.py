@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tardis_machine.config import ConfigError, from_dict
+from tardis_machine.history import History
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
 from tardis_machine.history.errors import HistoryError, ReaderClosedError, RetriesExhaustedError
 from tardis_machine.history.pieces import pieces
+from tardis_machine.history.settings import HistoryConfig
 from tests.servers.tardis_api import Fault, TardisApi, numbered_lines
 
 MINUTE = 1709251200 // 60
@@ -59,6 +62,24 @@ def test_the_key_is_sent_as_a_bearer_token(tardis_api: TardisApi, tmp_path: Path
         Api(tardis_api, tmp_path, api_key="wrong").fetch(4)
     assert caught.value.status == 401
     assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sesame\n", "ses\rame", "s\u00e9same"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(
+    tmp_path: Path, key: str
+) -> None:
+    with pytest.raises(HistoryError, match=r"^api_key: expected a key of ASCII") as caught:
+        History(api_key=key, cache_dir=tmp_path)
+    assert "ame" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^--api-key: expected a key of ASCII") as refused:
+        from_dict(HistoryConfig, {"api_key": key})
+    assert "ame" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://localhost:99999", "ftp://api"])
+def test_an_endpoint_that_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"--endpoint .*: expected a URL with http://"):
+        from_dict(HistoryConfig, {"endpoint": url})
 
 
 @pytest.mark.parametrize("encoding", ["zstd", "gzip"])

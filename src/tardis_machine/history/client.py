@@ -33,6 +33,7 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
+from tardis_machine.history.settings import KEY_EXPECTED, is_key
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +155,8 @@ class Client:
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._cache = cache
+        if not is_key(api_key or ""):
+            raise HistoryError(f"api_key: {KEY_EXPECTED}", status=400)
         self._endpoint = endpoint.rstrip("/")
         self._api_key = api_key
         self._max_tries = max_tries

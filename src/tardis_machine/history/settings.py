@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 from tardis_machine.config import ConfigError, Section, bytes_size, setting
+
+KEY_EXPECTED: Final = "expected a key of ASCII characters, without line ends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +51,26 @@ class HistoryConfig(Section, title="History"):
     sample_data: bool = setting(False, help="serve the bundled sample data, offline")
 
     def validate(self) -> None:
-        """Refuse an endpoint that is no URL."""
-        if not self.endpoint.startswith(("http://", "https://")):
+        """Refuse an endpoint that is no URL, and a key that no header can carry.
+
+        Nobody would say so later but the HTTP client, with the whole header in its text.
+        """
+        if not self.endpoint.startswith(("http://", "https://")) or not _has_host(self.endpoint):
             raise ConfigError(
                 self.flag("endpoint"), self.endpoint, "expected a URL with http:// or https://"
             )
+        if not is_key(self.api_key or ""):
+            raise ConfigError(self.flag("api_key"), None, KEY_EXPECTED)
+
+
+def is_key(text: str) -> bool:
+    """Tell whether a header can carry a key, if there is any."""
+    return text.isascii() and text.isprintable()
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
