@@ -68,6 +68,10 @@ class ColumnError(TardisMachineError):
         self.data_type = data_type
 
 
+class ChoiceError(TardisMachineError, ValueError):
+    """A way to give numbers or levels that there is not."""
+
+
 class NumberError(TardisMachineError):
     """A number that the decimals of a table do not hold exactly."""
 
@@ -112,7 +116,7 @@ class Layout:
     ) -> None:
         for name, value, allowed in (("numbers", numbers, Numbers), ("levels", levels, Levels)):
             if value not in get_args(allowed):
-                raise ValueError(f"{name}={value!r}: expected {', '.join(get_args(allowed))}")
+                raise ChoiceError(f"{name}={value!r}: expected {', '.join(get_args(allowed))}")
         self.data_type = data_type
         self.message_type = _message_type(data_type)
         self.numbers = numbers

@@ -353,5 +353,5 @@ def _one_of(name: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
+    text = msgspec.json.encode(value, enc_hook=str).decode()
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

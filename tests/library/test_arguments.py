@@ -1,6 +1,7 @@
 """Arguments: in Python's names or the official clients', several at once, refused by name."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import tardis_client
 import tardis_dev
 
 from tardis_machine import Channel, replay, replay_normalized, stream_normalized
+from tardis_machine.config import ConfigError
 from tardis_machine.filters import Filter
 from tardis_machine.options import OptionsError
 from tardis_machine.replay import RawMessage, RawMessageError
 from tardis_machine.replay.recorded import decode_recorded
+from tardis_machine.sample import history
 from tests.library.asked import SPAN
 
 END = "2024-03-01T00:01"
@@ -107,11 +110,62 @@ def test_several_raw_ones_are_merged_by_local_time() -> None:
         ({"exchange": "bitmax"}, "did you mean bitmex"),
         ({"data_types": None}, "invalid data_types: null, expected an array of texts"),
         ({"symbols": 7}, "symbols"),
+        ({"symbols": ["\ud800"]}, "invalid text"),
+        ({"exchange": ["bitmex"]}, "exchange.*'bitmex', expected text, or a list of dictionaries"),
+        ({"exchange": 7}, "exchange.*7, expected text, or a list of dictionaries"),
+        ({"from_": pd.NaT}, 'invalid from_: "NaT", expected an ISO 8601 date'),
+        (
+            {"from_": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))},
+            "invalid from_: .*, expected 1970 or later",
+        ),
+        ({"symbol": "XBTUSD"}, "^unknown argument: symbol$"),
+        ({"history": "sample"}, "history: str, expected a History"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(change: Any, expected: str) -> None:
     with pytest.raises(OptionsError, match=expected):
         replay_normalized(**{"exchange": "bitmex", "data_types": ["trade"], **SPAN, **change})
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"endpoint": "ftp://api"}, "^endpoint 'ftp://api': expected a URL"),
+        ({"api_key": b"sesame"}, r"^api_key '\*\*\*': expected text"),
+        ({"api_key": "sesame\n"}, "^api_key: expected a key"),
+        ({"cache_dir": b"cache"}, "^cache_dir b'cache': expected a path"),
+        ({"cache_max_bytes": -1}, "^cache_max_bytes -1: expected 1 or more"),
+        ({"api_wait_s": "soon"}, "^api_wait_s 'soon': expected a number"),
+    ],
+)
+@pytest.mark.parametrize("asked", [replay, partial(replay_normalized, data_types="trade")])
+def test_where_history_comes_from_is_checked_at_once(
+    asked: Any, where: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        asked("bitmex", from_="2024-03-01", to=END, **where)
+
+
+def test_a_history_has_its_own_source_and_a_typing_error_is_not_lost_beside_it() -> None:
+    span = {"from_": "2024-03-01", "to": END}
+    with history() as shared:
+        with pytest.raises(OptionsError, match="unknown argument: symbol"):
+            replay_normalized("bitmex", data_types="trade", symbol="XBTUSD", history=shared, **span)  # type: ignore[call-overload]
+        with pytest.raises(OptionsError, match="api_key is given beside a history"):
+            replay("bitmex", **span, api_key="sesame", history=shared)  # type: ignore[call-overload]
+        assert next(replay("bitmex", **span, history=shared, sample=False))  # type: ignore[call-overload]
+
+
+def test_nothing_said_of_the_endpoint_is_the_usual_one() -> None:
+    assert next(replay("bitmex", **SPAN, endpoint=None, api_wait_s=None, api_key=None))  # type: ignore[call-overload]
+
+
+def test_numbers_of_numpy_are_numbers_and_a_filter_needs_no_list() -> None:
+    one = {"channel": "trade", "symbols": ["XBTUSD"]}
+    fast = replay("bitmex", filters=one, speed=np.int64(1_000_000), **SPAN)  # type: ignore[call-overload]
+    assert list(fast) == list(replay("bitmex", filters=[one], **SPAN))
+    with pytest.raises(OptionsError, match=r"speed.*0, expected a number"):
+        replay("bitmex", speed=np.int64(0), **SPAN)  # type: ignore[call-overload]
 
 
 def test_options_beside_or_inside_a_list() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tardis_machine import replay_normalized
-from tardis_machine.arrow import ColumnError, schema
+from tardis_machine.arrow import ChoiceError, ColumnError, schema
 from tardis_machine.extras import MissingExtraError
 from tardis_machine.filters import Filter
 from tardis_machine.messages import Trade
@@ -90,7 +90,7 @@ def test_a_table_reads_the_replay_and_an_error_before_that_does_not() -> None:
     replay = trades()
     with pytest.raises(ColumnError, match="trade has no column 'prices'; it has symbol"):
         replay.to_arrow(columns=["prices"])
-    with pytest.raises(ValueError, match="numbers='exact'"):
+    with pytest.raises(ChoiceError, match="numbers='exact'"):
         replay.to_pandas(numbers="exact")  # type: ignore[arg-type]
     assert replay.to_arrow().num_rows > 50
     with pytest.raises(ReplayEndedError, match="was read to its end"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from tardis_machine.config import resolve
+from tardis_machine.config import ConfigError, from_dict, resolve
 from tardis_machine.history import History
 from tardis_machine.history.client import API_WAIT_S
 from tardis_machine.history.settings import HistoryConfig
@@ -194,7 +194,7 @@ def replay_normalized(
     )
     return NormalizedReplay(
         parse_replay_normalized(f"[{','.join(texts)}]", strict=True),
-        history=history or _history(**where),
+        history=_chosen(history, where),
         strict=strict,
         owns_history=history is None,
     )
@@ -273,10 +273,25 @@ def replay(
     ]
     if len(options) > 1 and any(each.with_disconnects for each in options):
         raise OptionsError("with_disconnects: a disconnect does not tell which replay it is of")
-    source = history or _history(**where)
+    source = _chosen(history, where)
     if len(options) > 1:
         return MergedLines(options, history=source, owns_history=history is None)
     return RawReplay(options[0], history=source, owns_history=history is None)
+
+
+def _chosen(history: History | None, where: HistoryOptions) -> History:
+    """Take the history that is given, or make one."""
+    unknown = where.keys() - HistoryOptions.__annotations__.keys()
+    if unknown:
+        raise OptionsError(f"unknown argument: {min(unknown)}")
+    if history is None:
+        return _history(**where)
+    if not isinstance(history, History):
+        raise OptionsError(f"history: {type(history).__name__}, expected a History")
+    beside = [name for name, value in where.items() if value is not None and value is not False]
+    if beside:
+        raise OptionsError(f"{beside[0]} is given beside a history, which has its own")
+    return history
 
 
 def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
@@ -284,15 +299,29 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     # A file that it names has settings of the server as well, which are none of a program's.
     environ = {name: value for name, value in os.environ.items() if name != "TM_CONFIG"}
     config = resolve([HistoryConfig], {}, environ)[HistoryConfig]
-    known: _Where = {
-        "endpoint": config.endpoint,
-        "api_key": config.api_key or "",
-        "cache_dir": config.cache_dir,
-        "cache_max_bytes": config.cache_max_bytes,
-        "api_wait_s": API_WAIT_S if config.api_wait_s is None else config.api_wait_s,
+    given = {name: value for name, value in where.items() if value is not None}
+    try:
+        asked = from_dict(HistoryConfig, given)
+    except ConfigError as error:
+        name = error.flag.removeprefix("--").replace("-", "_")
+        raise ConfigError(name, error.value, error.allowed) from None
+    known = {
+        name: getattr(asked if name in given else config, name) for name in _Where.__annotations__
     }
-    source = SAMPLE if sample or config.sample_data else None
-    return History(**(known | where), source=source)
+    # Of these, None says something: no key, the usual folder, no bound.
+    known |= {
+        name: None
+        for name in ("api_key", "cache_dir", "cache_max_bytes")
+        if name in where and name not in given
+    }
+    return History(
+        endpoint=known["endpoint"],
+        api_key=known["api_key"] or "",
+        cache_dir=known["cache_dir"],
+        cache_max_bytes=known["cache_max_bytes"],
+        api_wait_s=API_WAIT_S if known["api_wait_s"] is None else known["api_wait_s"],
+        source=SAMPLE if sample or config.sample_data else None,
+    )
 
 
 class _CalledModule(ModuleType):

@@ -1,8 +1,9 @@
 """What programs ask for, in the names and types of Python or of the official clients, as JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
+from numbers import Integral, Real
 from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
 import msgspec
@@ -87,13 +88,27 @@ def requests(
     if exchange is None or isinstance(exchange, str):
         asked: Sequence[Mapping[str, Any]] = [{"exchange": exchange, **more}]
     else:
-        asked = [exchange] if isinstance(exchange, Mapping) else exchange
+        asked = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
         given = [name for name, value in more.items() if value is not None and value is not False]
         if given:
             raise OptionsError(f"{given[0]} is given beside options that it belongs into")
     if not asked:
         raise OptionsError("an empty list of options: expected at least one")
-    return [msgspec.json.encode(_options(each), enc_hook=str).decode() for each in asked]
+    try:
+        return [msgspec.json.encode(_options(each), enc_hook=_plain).decode() for each in asked]
+    except UnicodeEncodeError as error:
+        raise OptionsError(f"invalid text: {error.object!a:.40}, expected Unicode") from None
+
+
+def _mappings(given: object) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for each in [given] if isinstance(given, bytes) else _listed(given):
+        if not isinstance(each, Mapping):
+            raise OptionsError(
+                f'invalid "exchange": {each!r:.40}, expected text, or a list of dictionaries'
+            )
+        found.append(each)
+    return found
 
 
 @contextmanager
@@ -128,7 +143,8 @@ def _listed(value: object) -> list[object]:
 
 
 def _filters(value: object) -> list[object]:
-    return [_filter(each) for each in _listed(value)]
+    listed = [value] if isinstance(value, Mapping) and value else _listed(value)
+    return [_filter(each) for each in listed]
 
 
 def _filter(value: object) -> object:
@@ -143,8 +159,21 @@ def _filter(value: object) -> object:
 def _iso(time: object) -> str:
     if isinstance(time, datetime):
         moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).isoformat()
+        with suppress(ValueError, OverflowError):  # pandas' NaT; what is before the year 1 in UTC
+            return moment.astimezone(UTC).isoformat()
     return str(time)
+
+
+def _speed(value: object) -> float | None:
+    # Here, since JSON has no NaN.
+    return parse_speed(value if isinstance(value, bool | int | float | str) else _plain(value))
+
+
+def _plain(value: object) -> object:
+    """Take numbers of other libraries, numpy's for one, as those they are; all else as text."""
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    return str(value)
 
 
 _PLAIN: Final[dict[str, Callable[[object], object]]] = {
@@ -153,5 +182,5 @@ _PLAIN: Final[dict[str, Callable[[object], object]]] = {
     "dataTypes": _listed,
     "symbols": _listed,
     "filters": _filters,
-    "speed": parse_speed,  # here, since JSON has no NaN
+    "speed": _speed,
 }
