@@ -1,0 +1,36 @@
+"""Errors pass between processes as they are."""
+
+import pickle
+
+import pytest
+
+from tardis_machine.arrow import ChoiceError, ColumnError
+from tardis_machine.config import ConfigError
+from tardis_machine.errors import TardisMachineError
+from tardis_machine.history import HistoryError
+from tardis_machine.messages import MessageError
+from tardis_machine.normalize import NormalizeError
+from tardis_machine.options import OptionsError
+from tardis_machine.replay import RawMessageError, ReplayEndedError, TableTypeError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ChoiceError("numbers"),
+        ColumnError("prices", "trade", ["price"]),
+        ConfigError("--port", 0, "expected 1 or more", source="TM_PORT"),
+        HistoryError("no such day", status=404, exchange="bitmex"),
+        MessageError("no", field="price", line=3),
+        NormalizeError("bitmex", "trade", "00:00", "no side"),
+        OptionsError("symbols", status=401),
+        RawMessageError(b"{", "cut off"),
+        ReplayEndedError("was closed"),
+        TableTypeError(None, ["trade", "quote"]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_the_same_in_another_process(error: TardisMachineError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
