@@ -127,6 +127,7 @@ class Layout:
         )
         self._fields = _fields(struct, numbers)
         known = dict(self._columns())
+        columns = [columns] if isinstance(columns, str) else columns  # nobody means its letters
         for column in columns or ():
             if column not in known:
                 raise ColumnError(column, data_type, tuple(known))

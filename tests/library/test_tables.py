@@ -57,6 +57,10 @@ def test_a_replay_becomes_a_polars_frame(messages: list[Trade]) -> None:
     assert [float(price) for price in frame["price"]] == [trade.price for trade in messages]
 
 
+def test_one_column_is_no_list_of_letters() -> None:
+    assert trades().to_arrow(columns="price") == trades().to_arrow(columns=["price"])
+
+
 def test_others_take_a_replay_as_it_is() -> None:
     expected = trades().to_arrow()
     assert pa.table(trades()) == expected
