@@ -2,6 +2,7 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from tardis_machine.live.errors import ClosedError
@@ -43,6 +44,31 @@ async def test_what_came_before_a_close_is_sent_before_the_disconnect(
         await peer.close()
         found = [await reader.next() for _ in range(count + 1)]
     assert [each["type"] for each in found] == ["trade"] * count + ["disconnect"]
+
+
+async def test_an_answer_that_comes_too_late_loses_nothing_that_came_before_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def too_late(*_: object) -> None:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    for kind in ("ping", "pong"):
+        monkeypatch.setattr(aiohttp.ClientWebSocketResponse, kind, too_late)
+    async with ScriptedExchange() as exchange, streaming(exchange, "bitmex", ["trade"]) as reader:
+        peer = await exchange.accepted()
+        await peer.received()
+        await peer.ping()
+        await peer.send(trade(1.0))
+        await peer.close(1012, "restart")
+        found = [await reader.next() for _ in range(2)]
+    assert [each["type"] for each in found] == ["trade", "disconnect"]
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=100) as reader,
+    ):
+        await exchange.accepted()
+        assert (await reader.next())["details"] == "cannot send: Cannot write to closing transport"
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 @pytest.mark.parametrize("turns", range(8))

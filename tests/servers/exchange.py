@@ -47,6 +47,9 @@ class Peer:
         else:
             await self._socket.send_str(msgspec.json.encode(message).decode())
 
+    async def ping(self) -> None:
+        await self._socket.ping()
+
     async def close(self, code: int = 1000, reason: str = "") -> None:
         await self._socket.close(code=code, message=reason.encode())
 

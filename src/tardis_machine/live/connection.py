@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -308,15 +309,19 @@ class Connection:
         while True:
             await asyncio.sleep(every_s)
             socket = self._socket or socket
-            if dialect.ping is None:
-                await socket.ping()
-            else:
-                await self._send(socket, dialect.ping(session))
+            await self._send(socket, None if dialect.ping is None else dialect.ping(session))
 
-    async def _send(self, socket: aiohttp.ClientWebSocketResponse[bool], message: Outgoing) -> None:
-        text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
+    async def _send(
+        self, socket: aiohttp.ClientWebSocketResponse[bool], message: Outgoing | None
+    ) -> None:
+        """Send a message; None is a ping."""
         try:
-            await socket.send_str(text)
+            if message is None:
+                await socket.ping()
+            elif isinstance(message, str):
+                await socket.send_str(message)
+            else:
+                await socket.send_str(msgspec.json.encode(message).decode())
         except (aiohttp.ClientError, OSError) as error:
             raise SendError(str(error) or type(error).__name__) from None
 
@@ -337,12 +342,14 @@ class Connection:
                 case WSMsgType.TEXT | WSMsgType.BINARY:
                     reply = self._frame(message.data)
                     if reply is not None:
-                        await self._send(socket, reply)
+                        with suppress(SendError):  # why not, and what came before it, is next
+                            await self._send(socket, reply)
                 case WSMsgType.PONG:
                     self._alive_at = self._loop.time()
                 case WSMsgType.PING:
                     self._alive_at = self._loop.time()
-                    await socket.pong(message.data)
+                    with suppress(aiohttp.ClientError, OSError):
+                        await socket.pong(message.data)
                 case WSMsgType.CLOSE:
                     raise ClosedError(message.data or 1005, message.extra or "")
                 case _:
