@@ -52,6 +52,8 @@ def test_d01_all_symbols_are_not_narrowed_by_a_list() -> None:
         ("deribit", ["A"], {"DERIBIT_API_CLIENT_ID": "x"}, "set DERIBIT_API_CLIENT_SECRET"),
         ("bitmex", [], {}, "expected at least one symbol"),
         ("bitmex", None, {"WSS_URL_BITMEX": "http://x"}, "invalid WSS_URL_BITMEX: http://x"),
+        ("bitmex", None, {"WSS_URL_BITMEX": "ws://x:99999"}, "invalid WSS_URL_BITMEX: no URL"),
+        ("bitmex", None, {"WSS_URL_BITMEX": "ws://[::1"}, "invalid WSS_URL_BITMEX: no URL"),
     ],
 )
 async def test_d02_wrong_arguments_fail_before_anything_is_connected(
@@ -318,6 +320,34 @@ async def test_d13_pollers_report_what_fails() -> None:
     ):
         exchange.rest[OPEN_INTEREST] = lambda _: web.Response(status=500, text="on fire")
         assert "status 500: on fire" in (await reader.until("error"))["details"]
+
+
+@pytest.mark.parametrize("endpoint", ['"ws://127.0.0.1:99999"', '"ws://[::1"', '"\udcff"', "7"])
+async def test_an_address_that_is_none_is_asked_for_again(endpoint: str) -> None:
+    made = f'{{"data":{{"token":"x","instanceServers":[{{"endpoint":{endpoint}}}]}}}}'
+    body = made.encode(errors="surrogateescape")
+    async with ScriptedExchange() as exchange:
+        exchange.rest["/api/v1/bullet-public"] = lambda _: web.Response(body=body)
+        hub = Hub(QUICK, environ={"REST_URL_KUCOIN": exchange.rest_url})
+        async with streaming(None, "kucoin", ["trade"], ["BTC-USDT"], hub=hub) as reader:
+            for count in (1, 2):
+                error = await reader.until("error")
+                assert error["details"].startswith("cannot connect to ")
+                assert error["subSequentErrorsCount"] == count
+        await hub.close()
+
+
+async def test_an_answer_that_is_no_text_is_asked_for_again() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "kucoin-futures", ["book_change"], ["XBTUSDTM"]) as reader,
+    ):
+        exchange.rest["/api/v1/bullet-public"] = lambda _: web.json_response(
+            {"data": {"token": "x", "instanceServers": [{"endpoint": exchange.ws_url}]}}
+        )
+        exchange.rest["/api/v1/level2/snapshot"] = lambda _: web.Response(body=b'{"\xff":1}')
+        for _ in range(2):
+            assert "utf-8" in (await reader.until("error"))["details"]
 
 
 async def test_d14_books_of_quiet_symbols_are_asked_for() -> None:

@@ -59,9 +59,13 @@ def rest_url(exchange: str, url: str, environ: Mapping[str, str]) -> str:
 
 
 def _checked(exchange: str, name: str, url: str, schemes: tuple[str, ...]) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in schemes or not parts.netloc:
+    expected = f"expected a URL with {' or '.join(f'{each}://' for each in schemes)}"
+    try:
+        parts = urlsplit(url)
         shown = f"{parts.scheme}://{parts.hostname or ''}"  # user, password and query may be secret
-        expected = f"expected a URL with {' or '.join(f'{each}://' for each in schemes)}"
+        possible = parts.scheme in schemes and parts.netloc and parts.port != 0
+    except ValueError:  # a port that is none, an address that is cut off
+        raise DialectError(exchange, f"invalid {name}: no URL, {expected}") from None
+    if not possible:
         raise DialectError(exchange, f"invalid {name}: {shown}, {expected}")
     return url

@@ -260,10 +260,12 @@ class Connection:
         assert discovery is not None
         answer = await self._host.rest.get(discovery.url, method=discovery.method)
         try:
-            return discovery.use(msgspec.json.decode(answer), self._plan.session())
-        except (msgspec.DecodeError, LookupError, TypeError, AnswerError):
+            url = discovery.use(msgspec.json.decode(answer), self._plan.session())
+            URL(url)  # which an exchange's answer may not be
+        except (msgspec.MsgspecError, ValueError, LookupError, TypeError, AnswerError):
             shown = answer[:200].decode(errors="replace")
             raise ConnectError(URL(discovery.url).host or "", f"no address in {shown}") from None
+        return url
 
     async def _hang_up(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         """Say goodbye, but not for long."""
@@ -568,7 +570,7 @@ class Connection:
         local = self._resources.clock.stamp()
         try:
             messages = list(snapshot.render(symbol, [answer]))
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise AnswerError(f"{symbol}: {error}") from None
         for message in messages:
             self._resources.inbox.put(self._take, host.flush, local, message)

@@ -61,5 +61,5 @@ class PolledSource:
                 resources.inbox.put(self._take, host.flush, resources.clock.stamp(), message)
         except (LiveError, AnswerError) as error:
             host.report(error)
-        except msgspec.DecodeError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             host.report(AnswerError(f"{symbol}: {error}"))

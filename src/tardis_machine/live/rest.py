@@ -103,7 +103,7 @@ class Rest:
         try:
             answer = await self._ask(self._address(budget.info), "GET")
             return budget.read(msgspec.json.decode(answer)) or budget.per_minute
-        except (RestError, msgspec.DecodeError):
+        except (RestError, msgspec.MsgspecError, ValueError):
             return budget.per_minute
 
     async def _ask(self, url: str, method: str) -> bytes:
