@@ -464,6 +464,40 @@ async def test_d18_books_that_come_in_the_stream_are_subscribed_anew() -> None:
         assert (await reader.until("book_change"))["bids"] == [{"price": 200, "amount": 5}]
 
 
+def deribit_book(change_id: int, previous: int | None = None) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "type": "snapshot" if previous is None else "change",
+        "timestamp": 1709251200000,
+        "instrument_name": "BTC-PERPETUAL",
+        "change_id": change_id,
+        "bids": [["new", change_id, 1]],
+        "asks": [],
+    }
+    data |= {} if previous is None else {"prev_change_id": previous}
+    params = {"channel": "book.BTC-PERPETUAL.raw", "data": data}
+    return {"jsonrpc": "2.0", "method": "subscription", "params": params}
+
+
+async def test_d18_a_lost_update_of_deribit_has_the_book_subscribed_anew() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "deribit", ["book_change"], ["BTC-PERPETUAL"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        while (await peer.received())["method"] != "public/subscribe":
+            pass
+        for message in (deribit_book(10), deribit_book(11, 10), deribit_book(15, 13)):
+            await peer.send(message)
+        assert [(await reader.next())["type"] for _ in range(3)] == [
+            *("book_change", "book_change", "error")
+        ]
+        assert (await peer.received())["method"] == "public/unsubscribe"
+        assert (await peer.received())["method"] == "public/subscribe"
+        await peer.send(deribit_book(16, 15))
+        await peer.send(deribit_book(20))
+        assert (await reader.until("book_change"))["bids"] == [{"price": 20, "amount": 1}]
+
+
 async def test_d19_removed_levels_are_not_part_of_a_snapshot() -> None:
     async with (
         ScriptedExchange() as exchange,

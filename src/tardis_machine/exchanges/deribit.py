@@ -22,6 +22,7 @@ from tardis_machine.emit.shapes import (
     TextId,
     Unless,
 )
+from tardis_machine.exchanges.continuity import Continuity
 from tardis_machine.exchanges.dialect import (
     Dialect,
     Endpoint,
@@ -125,6 +126,7 @@ class _Book(Struct, gc=False):
     asks: Raw
     timestamp: Number
     type: str | None = None
+    id: Raw = field(name="change_id", default=Raw())  # of no interest in history
     previous: Number | None = field(name="prev_change_id", default=None)
 
 
@@ -160,20 +162,22 @@ _CHANGES: Final = Shape(
 def _book_changes(making: Making) -> Route:
     decode = Decoder(_BookMessage).decode
     emit = making.emitter.book_change
+    ids = Continuity("book", checks_ids=making.checks_ids)
 
     def book_changes(line: bytes) -> bool:
         book = decode(line).params.data
-        emit(
-            book.symbol.upper(),
-            not book.previous or book.type == "snapshot",
-            book.bids,
-            book.asks,
-            int(book.timestamp),
-            _LEVELS,
-        )
+        symbol = book.symbol.upper()
+        is_snapshot = not book.previous or book.type == "snapshot"
+        if making.checks_ids:
+            last_id = bytes(book.id).decode() or None
+            if is_snapshot:
+                ids.start(symbol, last_id)
+            elif not ids.follow(symbol, str(book.previous), last_id):
+                return True
+        emit(symbol, is_snapshot, book.bids, book.asks, int(book.timestamp), _LEVELS)
         return True
 
-    return named({"book": Shaped(book_changes, _CHANGES)}, ".")
+    return named({"book": making.unchecked(book_changes, _CHANGES)}, ".")
 
 
 class _Greeks(Struct, gc=False):
