@@ -498,6 +498,29 @@ async def test_d18_a_lost_update_of_deribit_has_the_book_subscribed_anew() -> No
         assert (await reader.until("book_change"))["bids"] == [{"price": 20, "amount": 1}]
 
 
+async def test_d18_a_book_that_never_joins_is_subscribed_less_and_less_often() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "deribit", ["book_change"], ["BTC-PERPETUAL"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        times: list[float] = []
+        while len(times) < 4:
+            method = (await peer.received()).get("method")
+            if method == "public/subscribe":
+                times.append(time.monotonic())
+                await peer.send(deribit_book(10))
+                await peer.send(deribit_book(11, 10))
+                await peer.send(deribit_book(15, 13))  # another is lost each time
+                await peer.send(deribit_book(16, 15))
+        found = [await reader.next() for _ in range(6)]
+        [feed] = reader.stream._hub._feeds.values()
+        assert all(len(each._tasks) < 2 for each in feed._connections)
+    assert [each["type"] for each in found] == ["book_change", "book_change", "error"] * 2
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert all(wait >= 0.12 * 2**number for number, wait in enumerate(waits))
+
+
 async def test_d19_removed_levels_are_not_part_of_a_snapshot() -> None:
     async with (
         ScriptedExchange() as exchange,

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -135,7 +136,7 @@ class Connection:
         self._expected: dict[bytes, int] = {}
         self._wanted: dict[str, tuple[Snapshot, asyncio.Queue[str]]] = {}
         self._asking: set[str] = set()
-        self._retries: dict[str, Backoff] = {}
+        self._retries: dict[str, tuple[Backoff, float]] = {}
 
     async def run(self) -> None:
         """Connect, and connect again when it ends, until cancelled."""
@@ -176,7 +177,7 @@ class Connection:
         if wanted is not None:
             self._ask_again(symbol, wanted[1])
         elif self._dialect.unsubscribe is not None and self._socket is not None:
-            self._tasks.append(asyncio.create_task(self._subscribe_again(symbol)))
+            self._retry(symbol, partial(self._start_subscribing, symbol))
         else:
             self.fail(error)
 
@@ -578,22 +579,36 @@ class Connection:
 
     def _ask_again(self, symbol: str, queue: "asyncio.Queue[str]") -> None:
         key = symbol.casefold()
-        if key in self._asking:
-            return
-        self._asking.add(key)
-        retries = self._retries.get(key)
-        if retries is None:
-            retries = Backoff(_SNAPSHOT_RETRY_S, _SNAPSHOT_RETRY_MAX_S)
-            self._retries[key] = retries
         spelling = next(
             each
             for _, symbols in self.source.snapshots
             for each in symbols
             if each.casefold() == key
         )
-        later = self._loop.call_later(retries.next_pause_s(), queue.put_nowait, spelling)
-        self._timers = [each for each in self._timers if each.when() > self._loop.time()]
-        self._timers.append(later)
+        self._retry(key, partial(queue.put_nowait, spelling))
+
+    def _retry(self, key: str, start: Callable[[], None]) -> None:
+        """Start a book anew in a while: a longer one each time, unless the last is long ago."""
+        if key in self._asking:
+            return
+        self._asking.add(key)
+        now = self._loop.time()
+        backoff, last = self._retries.get(key) or (
+            Backoff(_SNAPSHOT_RETRY_S, _SNAPSHOT_RETRY_MAX_S),
+            now,
+        )
+        if now - last > 2 * _SNAPSHOT_RETRY_MAX_S:
+            backoff.reset()
+        pause_s = backoff.next_pause_s()
+        self._retries[key] = backoff, now + pause_s
+        self._timers = [each for each in self._timers if each.when() > now]
+        self._timers.append(self._loop.call_later(pause_s, start))
+
+    def _start_subscribing(self, symbol: str) -> None:
+        self._asking.discard(symbol)
+        task = asyncio.create_task(self._subscribe_again(symbol))
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
 
     async def _subscribe_again(self, symbol: str) -> None:
         """Have the exchange send a book from its start, and nothing else."""
