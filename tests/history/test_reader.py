@@ -517,6 +517,40 @@ async def test_an_event_loop_waits_without_blocking(replays: Replays) -> None:
     assert b"".join(got) == expected(0, 3)
 
 
+def test_whoever_looks_first_never_waits_within_a_step(replays: Replays) -> None:
+    hold = threading.Event()
+    too_late = threading.Timer(5, hold.set)
+    too_late.start()
+    replays.api.fail_at(START + 1, Fault(wait_for=hold))
+    reader = replays.read(0, 3)
+    got: list[bytes] = []
+    while True:
+        if (pending := reader.pending()) is None:
+            got.append(next(reader))
+        elif b"".join(got) == expected(0, 1):
+            break
+        else:
+            pending.exception()
+    assert not hold.is_set()
+    hold.set()
+    too_late.cancel()
+    assert b"".join([*got, *reader]) == expected(0, 3)
+
+
+def no_lines(exchange: str, minute: int) -> bytes:
+    del exchange, minute
+    return b""
+
+
+def test_files_without_lines_are_a_step_each(replays: Replays) -> None:
+    for minute in range(30):
+        write(replays.directory, minute, lines=no_lines)
+    assert b"".join(replays.read(0, 30)) == b""
+    reader = replays.read(0, 30)
+    next(reader)
+    assert reader.done_minutes == 1
+
+
 async def test_a_cancelled_wait_cancels_nothing(replays: Replays) -> None:
     reader = replays.read(0, 3)
     while (pending := reader.pending()) is not None:

@@ -178,6 +178,8 @@ def test_times_around_disconnects_are_found_in_whatever_pieces() -> None:
             else:
                 pieces[-1] += each
         assert between(pieces) == moments, pieces
+        pieces = [part for piece in pieces for part in (b"", piece)]
+        assert between(pieces) == moments, pieces
 
 
 def test_what_has_no_row_is_counted_and_can_be_read_whole(tmp_path: Path) -> None:

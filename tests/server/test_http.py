@@ -325,6 +325,37 @@ async def test_stopping_the_server_refuses_what_has_not_begun(
         assert "shutting down" in (await response.json())["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("/replay", RAW),
+        ("/replay-normalized", OPTIONS | {"dataTypes": ["trade"]}),
+        ("/replay-normalized", [OPTIONS | {"dataTypes": ["trade"]}] * 2),
+    ],
+)
+async def test_others_are_served_while_a_slice_is_waited_for(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, path: str, options: Any
+) -> None:
+    served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
+    tardis_api.lines = bitmex_trades
+    hold = threading.Event()
+    too_late = threading.Timer(5, hold.set)
+    too_late.start()
+    tardis_api.fail_at(1_709_251_200 // 60 + 1, *[Fault(wait_for=hold)] * 2)
+    several = options if isinstance(options, list) else [options]
+    asked = [each | {"to": "2024-03-01T00:03"} for each in several]
+    url = served.http(path, asked if isinstance(options, list) else asked[0])
+    async with served.client.get(url) as response:
+        await response.content.readline()
+        async with served.client.get(served.http("/health-check")) as other:
+            assert other.status == 200
+        assert not hold.is_set()
+        hold.set()
+        rest = await response.read()
+    too_late.cancel()
+    assert 1 + len(rest.splitlines()) == 3000 * len(asked)
+
+
 async def test_a_client_that_stalls_is_cut(start: Start) -> None:
     served = await start(stall_timeout_s=0.4)
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}

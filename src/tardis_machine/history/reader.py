@@ -129,7 +129,11 @@ class Reader:
             return None
 
     def __next__(self) -> bytes:
-        """Return the next piece; block while its slice is being fetched."""
+        """Return the next piece; block while its slice is being fetched.
+
+        After `pending` has told that there is nothing to wait for, it does not. So it may be empty:
+        where what follows has to be waited for, and where a file has nothing to give.
+        """
         while not self._closed.is_set():
             try:
                 if self._pieces is None:
@@ -142,7 +146,9 @@ class Reader:
                         self.close()
                         break
                     self._begin(self._segments[0])
-                if piece := self._read(self._segments[0]):
+                segment = self._segments[0]
+                piece = self._read(segment)
+                if piece or not segment.delivered or self.pending() is not None:
                     return piece
             except Exception:
                 if self._closed.is_set():

@@ -29,7 +29,7 @@ def between(pieces: Iterable[bytes]) -> dict[int, int]:
     last, broken = "", False
     for piece in pieces:
         lines = split(piece)
-        if not broken and lines[0] and _DISCONNECT not in piece:
+        if lines and not broken and lines[0] and _DISCONNECT not in piece:
             lines = lines[-1:]
         for line, local in zip(lines, locals_of(lines), strict=True):
             if not line:
