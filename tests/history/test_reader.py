@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import zstandard
 from tardis_machine import sample
 from tardis_machine.filters import cache_keys
 from tardis_machine.history import (
+    CacheError,
     Filter,
     History,
     HistoryError,
@@ -268,6 +270,33 @@ def test_a_file_that_disappears_is_fetched(replays: Replays) -> None:
         path.unlink()
     got += reader
     assert b"".join(got) == expected(0, 30)
+
+
+@pytest.mark.parametrize("opened", [0, 1, 2], ids=["listed", "verified", "read"])
+def test_a_file_that_too_many_open_ones_keep_from_being_read_is_not_thrown_away(
+    replays: Replays, opened: int
+) -> None:
+    paths = [write(replays.directory, minute) for minute in range(3)]
+    many = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reader = replays.read(0, 3)
+    try:
+        if opened == 0:
+            reader.close()
+        elif opened == 2:
+            while (pending := reader.pending()) is not None:
+                pending.exception()
+        else:
+            reader._opening.exception()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, many[1]))
+        if opened == 0:
+            reader = replays.read(0, 3)
+        with pytest.raises(CacheError, match=r"cannot be read: .*Too many open files"):
+            list(reader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, many)
+    assert all(path.exists() for path in paths)
+    assert b"".join(replays.read(0, 3)) == expected(0, 3)
+    assert replays.asked() == []
 
 
 def test_a_server_that_keeps_sending_nonsense_is_an_error(replays: Replays) -> None:

@@ -80,6 +80,8 @@ class Cache:
             names = os.listdir(directory)  # noqa: PTH208 - one object per file costs too much here
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            raise CacheError(directory, error, use="read") from None
         for name in names:
             if match := _NAME.fullmatch(name):
                 minute, minutes = match.groups()

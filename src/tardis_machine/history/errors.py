@@ -26,10 +26,10 @@ class ReaderClosedError(HistoryError):
 
 
 class CacheError(HistoryError):
-    """The cache directory cannot be written."""
+    """The cache directory cannot be written, or not be read."""
 
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"the cache cannot be written: {path}: {error.strerror or error}")
+    def __init__(self, path: Path, error: OSError, *, use: str = "written") -> None:
+        super().__init__(f"the cache cannot be {use}: {path}: {error.strerror or error}")
         self.path = path
 
 

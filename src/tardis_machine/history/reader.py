@@ -1,5 +1,6 @@
 """A replay's lines in order: from the cache where it has them, from the API where it has not."""
 
+import errno
 import logging
 import sys
 import threading
@@ -8,11 +9,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
-from tardis_machine.history.errors import CorruptSliceError, HistoryError, ReaderClosedError
+from tardis_machine.history.errors import (
+    CacheError,
+    CorruptSliceError,
+    HistoryError,
+    ReaderClosedError,
+)
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
 from tardis_machine.history.pieces import pieces, verify
 from tardis_machine.lines import (
@@ -36,6 +43,7 @@ _VERIFY_AHEAD: Final = 3
 _MAX_REFETCHES: Final = 2
 _HOUR: Final = 60
 _DAY: Final = 24 * _HOUR
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _Segment:
@@ -349,7 +357,7 @@ class Reader:
         except CorruptSliceError as error:
             return error
         except OSError as error:
-            return CorruptSliceError(cached.path, str(error.strerror))
+            return _fault(cached.path, error)
         return None
 
     def _slice(self, start: int, minutes: int) -> SliceRequest:
@@ -397,7 +405,7 @@ class Reader:
             return b""
         except OSError as error:
             path = segment.cached.path if segment.cached else self._cache.directory
-            self._refetch(segment, CorruptSliceError(path, str(error.strerror)))
+            self._refetch(segment, _fault(path, error))
             return b""
         if piece is not None and self._window is not None:
             piece = self._window.cut(piece)
@@ -481,6 +489,16 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     except RuntimeError:
         raise ReaderClosedError("the history was closed") from None
     return future
+
+
+def _fault(path: Path, error: OSError) -> CorruptSliceError:
+    """Tell what is wrong with a file that cannot be read; CacheError if it is not the file.
+
+    Of one that is good nothing must be thrown away because this process is short of something.
+    """
+    if error.errno in _SHORTAGES:
+        raise CacheError(path, error, use="read") from None
+    return CorruptSliceError(path, str(error.strerror))
 
 
 def _iso(minute: int) -> str:
