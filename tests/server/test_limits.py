@@ -1,6 +1,7 @@
 """What is too much: each limit refuses, names itself and is counted."""
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
@@ -126,6 +127,18 @@ async def test_connections_at_once(start: Start) -> None:
     await until(lambda: not listener.connections)
     async with served.client.get(served.http("/metrics")) as response:
         assert 'tardis_machine_connections{port="http"} 1.0' in await response.text()
+
+
+@pytest.mark.parametrize("port", [0, 1])
+async def test_hundreds_that_come_at_once_wait_for_a_busy_server(start: Start, port: int) -> None:
+    served = await start()
+    where = ("127.0.0.1", served.port + port)
+    with contextlib.ExitStack() as waiting:
+        # The server runs where this does, and cannot take one before all have come. One that the
+        # system has no place for tries again after a second.
+        for _ in range(200):
+            waiting.enter_context(socket.create_connection(where, timeout=0.5))
+        await until(lambda: len(served.machine._listeners[port].connections) == 200)
 
 
 @pytest.mark.parametrize("port", [0, 1])

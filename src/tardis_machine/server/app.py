@@ -25,7 +25,7 @@ from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
-from tardis_machine.server.sockets import Sockets, listen
+from tardis_machine.server.sockets import BACKLOG, Sockets, listen
 from tardis_machine.server.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
@@ -181,7 +181,9 @@ class TardisMachine:
                 services.handover.start(listener)
             self.metrics.connections.labels(port).set_function(partial(_connections, listener))
             for each in listening:
-                self._servers.append(await loop.create_server(listener, sock=each))
+                # It listens once more, by default with a tenth of the backlog.
+                server = await loop.create_server(listener, sock=each, backlog=BACKLOG)
+                self._servers.append(server)
 
     async def __aenter__(self) -> Self:
         await self.start()

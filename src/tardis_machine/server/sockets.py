@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.server.settings import is_loopback
 
-_BACKLOG: Final = 1024
+BACKLOG: Final = 1024
+"""How many connections may wait until they are accepted."""
 _UNPACED: Final = b"reno"
 """The one congestion control that every Linux has."""
 
@@ -61,7 +62,7 @@ def _bound(host: str, port: int, taken: contextlib.ExitStack) -> Iterator[socket
         made.bind(address)
         if is_loopback(str(address[0])):
             _send_unpaced(made)
-        made.listen(_BACKLOG)
+        made.listen(BACKLOG)
         made.setblocking(False)
         yield made
 
