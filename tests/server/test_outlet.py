@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tardis_machine.server import outlet as outlet_module
 from tardis_machine.server.outlet import Outlet
 
 
@@ -51,3 +52,24 @@ async def test_what_comes_after_hours_of_nothing_may_take_its_time() -> None:
         outlet.cut_if_stalled()
         assert client.cut
         assert outlet.stalled
+
+
+async def test_what_a_pour_holds_stalls_where_the_system_does_not_tell_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outlet_module, "_in_kernel", lambda _: 0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client = Connection(ours)
+        outlet = Outlet(cast("Any", client), 300)
+        pour = SimpleNamespace(is_held=True, written=0)
+        outlet.pour = cast("Any", pour)
+        began = outlet._loop.time()
+        outlet._loop = cast("Any", SimpleNamespace(time=lambda: began + client.now))
+        for client.now in range(0, 3000, 75):
+            pour.written += 1
+            outlet.cut_if_stalled()
+        assert not client.cut
+        client.now += 300
+        outlet.cut_if_stalled()
+        assert client.cut

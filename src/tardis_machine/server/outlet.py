@@ -157,9 +157,11 @@ class Outlet:
         if taken > self._taken:
             self._taken = taken
             self.moved_at = self._loop.time()
-        if not unsent:
+        # Where the system does not tell what it holds, a pour does all the same.
+        waits = unsent > 0 or (self.pour is not None and self.pour.is_held)
+        if not waits:
             self._idle_at = self._loop.time()
-        return unsent > 0
+        return waits
 
     def cut(self, why: str) -> None:
         """End the connection at once: nobody takes what would be flushed."""
