@@ -1,6 +1,10 @@
 """`tardis-machine exchanges`: the list, one exchange, and the page."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +37,30 @@ def test_an_unknown_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
     assert main(["exchanges", "bitmax"]) == 1
     said = capsys.readouterr().err
     assert "unknown exchange 'bitmax'; did you mean bitmex?" in said
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_is_no_traceback(unbuffered: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tardis_machine", "exchanges"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_a_full_disk_is_said_in_a_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tardis_machine", "exchanges"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    said = b"tardis-machine exchanges: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)

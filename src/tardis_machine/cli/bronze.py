@@ -23,12 +23,11 @@ from tardis_machine.bronze import (
 from tardis_machine.bronze.batches import batches
 from tardis_machine.bronze.context import REQUEST_META
 from tardis_machine.bronze.frames import frame, read_frames
+from tardis_machine.cli import BROKEN_PIPE
 from tardis_machine.messages import Time
 
 _CHUNK: Final = 256 * 1024
 _REPORTED: Final = 20
-_BROKEN_PIPE: Final = 141
-"""What a shell reports for a program that SIGPIPE ended."""
 
 _DESCRIPTION: Final = """\
 Converts normalized messages to Bronze envelopes and back, from standard input to standard output.
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
             code = run(given, source, sink)
     except BrokenPipeError:
-        return _BROKEN_PIPE
+        return BROKEN_PIPE
     except OSError as error:  # a full disk, or no stream at all
         print(f"tardis-machine bronze: {error.strerror}", file=sys.stderr)
         return 1
