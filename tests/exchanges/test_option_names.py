@@ -1,3 +1,6 @@
+import _strptime
+import calendar
+
 import pytest
 
 from tardis_machine.exchanges import MapperError
@@ -39,3 +42,17 @@ def test_made_up_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -
 def test_the_hour_is_the_exchange_s() -> None:
     assert expiration("1MAR24", "%d%b%y") == 1_709_280_000_000
     assert expiration("240301", "%y%m%d", hour=12) == 1_709_294_400_000
+
+
+def test_months_are_english_in_any_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `locale.setlocale(locale.LC_ALL, "")` in Germany."""
+    german = {3: "Mär", 5: "Mai", 10: "Okt", 12: "Dez"}
+    names = [german.get(number, name) for number, name in enumerate(calendar.month_abbr)]
+    monkeypatch.setattr(calendar, "month_abbr", names)
+    monkeypatch.setattr(_strptime, "_TimeRE_cache", _strptime.TimeRE())
+    monkeypatch.setattr(_strptime, "_regex_cache", {})
+    assert expiration("1MAR24", "%d%b%y") == 1_709_280_000_000
+    assert expiration("31DEC24", "%d%b%y") == 1_735_632_000_000
+    for wrong in ("1MAI24", "1MARCH24", "1/3/24", "MAR24", "1MAR", "32MAR24"):
+        with pytest.raises(ValueError, match=r"."):
+            expiration(wrong, "%d%b%y")

@@ -1,11 +1,18 @@
 """What the names of options say, each read once."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tardis_machine.bounded import Known
 from tardis_machine.exchanges.errors import MapperError
+
+_MONTHS: Final = (
+    *("JAN", "FEB", "MAR", "APR", "MAY", "JUN"),
+    *("JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
+)
+_MONTH: Final = re.compile("[A-Za-z]{3}")
 
 
 class Option(NamedTuple):
@@ -37,5 +44,8 @@ class Options(Known[str, Option]):
 
 def expiration(text: str, form: str, hour: int = 8) -> int:
     """The milliseconds of a date such as 8JUN20 (%d%b%y) or 201204 (%y%m%d), at an hour of UTC."""
+    # What %b is depends on the locale that the program has set: exchanges write English.
+    text = _MONTH.sub(lambda name: f"-{_MONTHS.index(name[0].upper()) + 1}-", text)
+    form = form.replace("%b", "-%m-")
     expires = datetime.strptime(text, form).replace(hour=hour, tzinfo=UTC)
     return int(expires.timestamp()) * 1000
