@@ -166,6 +166,18 @@ async def test_one_that_leaves_does_not_end_the_others(served: Served) -> None:
     assert (len(found), code) == (len(recorded("bitmex", Filter("trade", ("XBTUSD",)))), 1000)
 
 
+async def test_what_is_for_one_that_has_left_on_the_way_does_not_count_as_sent(
+    served: Served,
+) -> None:
+    leaving = await connect(served, TRADES, session="s", speed="30")
+    staying = await connect(served, TRADES, session="s", speed="30")
+    await leaving.receive()
+    await leaving.close()
+    found, _, _ = await replayed(staying)
+    sent = served.machine.metrics.messages.labels("/ws-replay")._value.get()
+    assert len(found) < sent < 2 * len(found)
+
+
 async def test_when_all_have_left_nothing_is_replayed(
     start: Start, tardis_api: TardisApi, tmp_path: Path
 ) -> None:

@@ -353,11 +353,13 @@ class _Replay:
                 break
             for index, frames, count in step:
                 client = clients[index]
-                if not client.gone:
-                    try:
-                        client.session.write(frames)
-                    except ConnectionError:
-                        client.gone = True
+                if client.gone:
+                    continue
+                try:
+                    client.session.write(frames)
+                except ConnectionError:
+                    client.gone = True
+                    continue
                 written += len(frames)
                 sent_bytes.inc(len(frames))
                 total += count
