@@ -192,6 +192,35 @@ async def test_when_all_have_left_nothing_is_replayed(
     never.set()
 
 
+async def test_a_server_that_stops_says_so(served: Served) -> None:
+    socket = await connect(served, TRADES, speed="1")
+    assert (await socket.receive()).type is WSMsgType.TEXT
+    stopping = asyncio.ensure_future(served.machine.stop())
+    _, code, _ = await replayed(socket)
+    await stopping
+    assert code == 1001
+    stopped = served.machine.metrics.responses.labels("/ws-replay", "stopped")
+    await until(lambda: stopped._value.get() == 1)
+
+
+async def test_a_client_that_stalls_is_cut(
+    start: Start, tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    # More than sockets hold.
+    long = b'2024-03-01T00:00:00.0000000Z {"table":"trade","is":"%b"}\n' % (b"x" * 100_000)
+    tardis_api.lines = lambda *_: long * 200
+    served = await start(
+        sample_data=False,
+        endpoint=tardis_api.endpoint,
+        cache_dir=tmp_path,
+        stall_timeout_s=0.4,
+    )
+    metrics = served.machine.metrics
+    async with served.client.ws_connect(url(served)):
+        await until(lambda: metrics.responses.labels("/ws-replay", "stalled")._value.get() == 1)
+    assert metrics.limited.labels("stall_timeout_s")._value.get() == 1
+
+
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

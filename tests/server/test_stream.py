@@ -201,6 +201,8 @@ async def test_a_server_that_stops_says_so(start: Start, exchange: ScriptedExcha
     await socket.close()
     await stopping
     await peer.gone()
+    stopped = served.machine.metrics.responses.labels(PATH, "stopped")
+    assert stopped._value.get() == 1
 
 
 async def test_everything_live_reaches_the_buses_once(

@@ -299,6 +299,9 @@ class _Replay:
         except Exception:
             outcome = "failed"
             raise
+        except asyncio.CancelledError:
+            outcome = services.interrupted(*(client.session.outlet for client in clients))
+            raise
         finally:
             replay.close()
             metrics.malformed.labels(REPLAY).inc(replay.malformed)

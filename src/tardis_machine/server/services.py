@@ -82,6 +82,13 @@ class Services:
             await asyncio.wait(self._responses, timeout=patience_s)
         await self.hub.close()
 
+    def interrupted(self, *outlets: Outlet) -> str:
+        """Tell the outcome of a response that was cancelled, and count a client that stalled."""
+        if any(outlet.stalled for outlet in outlets):
+            self.metrics.limited.labels("stall_timeout_s").inc()
+            return "stalled"
+        return "stopped" if self.ending else "disconnected"
+
     @property
     def source_headers(self) -> dict[str, str]:
         """Tell a client that it gets sample data, and what there is of it."""
@@ -156,11 +163,7 @@ class Services:
             outcome = "failed"
             raise
         except asyncio.CancelledError:
-            if outlet.stalled:
-                outcome = "stalled"
-                self.metrics.limited.labels("stall_timeout_s").inc()
-            elif self.ending:
-                outcome = "stopped"
+            outcome = self.interrupted(outlet)
             raise
         finally:
             self.progress.end(task)

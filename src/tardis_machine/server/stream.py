@@ -64,6 +64,9 @@ async def stream_normalized(
     except Exception:
         outcome = "failed"
         raise
+    except asyncio.CancelledError:
+        outcome = services.interrupted(session.outlet)
+        raise
     finally:
         joined.leave()
         metrics.active.labels(STREAM_NORMALIZED).dec()
