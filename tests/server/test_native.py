@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,7 +193,10 @@ async def test_when_all_have_left_nothing_is_replayed(
     never.set()
 
 
-async def test_a_server_that_stops_says_so(served: Served) -> None:
+async def test_a_server_that_stops_says_so(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     socket = await connect(served, TRADES, speed="1")
     assert (await socket.receive()).type is WSMsgType.TEXT
     stopping = asyncio.ensure_future(served.machine.stop())
@@ -201,6 +205,10 @@ async def test_a_server_that_stops_says_so(served: Served) -> None:
     assert code == 1001
     stopped = served.machine.metrics.responses.labels("/ws-replay", "stopped")
     await until(lambda: stopped._value.get() == 1)
+    told = [record for record in caplog.records if record.message == "response ended"]
+    sent = served.machine.metrics.messages.labels("/ws-replay")._value.get()
+    assert [record.__dict__["messages"] for record in told] == [sent]
+    assert sent > 0
 
 
 async def test_a_client_that_stalls_is_cut(

@@ -223,6 +223,7 @@ class _Replay:
         self._services = services
         self._on_start = on_start
         self._clients: list[_Client] = []
+        self._sent = 0
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -289,12 +290,11 @@ class _Replay:
         else:
             replay = _Several(MergedRawReplay(options, history=services.history))
         metrics = services.metrics
-        total = 0
         began = time.monotonic()
         outcome = "disconnected"
         metrics.active.labels(REPLAY).inc()
         try:
-            total = await self._deliver(replay, clients)
+            await self._deliver(replay, clients)
             outcome = "finished"
         except Exception:
             outcome = "failed"
@@ -313,17 +313,17 @@ class _Replay:
                     "route": REPLAY,
                     "outcome": outcome,
                     "clients": len(clients),
-                    "messages": total,
+                    "messages": self._sent,
                     "seconds": round(time.monotonic() - began, 3),
                     **identity.current().logged,
                 },
             )
 
-    async def _deliver(self, replay: "_Source", clients: list[_Client]) -> int:
+    async def _deliver(self, replay: "_Source", clients: list[_Client]) -> None:
         services = self._services
         messages = services.metrics.messages.labels(REPLAY)
         sent_bytes = services.metrics.bytes.labels(REPLAY)
-        written = total = 0
+        written = 0
 
         async def drain() -> None:
             nonlocal written
@@ -365,12 +365,11 @@ class _Replay:
                     continue
                 written += len(frames)
                 sent_bytes.inc(len(frames))
-                total += count
+                self._sent += count
                 messages.inc(count)
             if written >= _SEND_BYTES:
                 await drain()
         await drain()
-        return total
 
 
 def _options(request: web.BaseRequest) -> ReplayOptions:
