@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import fcntl
+import io
 import json
 import os
 import signal
@@ -25,7 +27,7 @@ from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox
-from tardis_machine.publish.process import Drain, Settings
+from tardis_machine.publish.process import Drain, Process, Settings
 from tardis_machine.server.metrics import Metrics
 from tests.buses.events import lines
 from tests.cli.conftest import Run
@@ -497,6 +499,29 @@ def test_a_standby_whose_own_log_is_delivered_does_not_answer_for_others(
     assert last.left == left
     assert last.buses["file"].ended.delivered == 10
     assert done.returncode == bool(left)
+
+
+def test_a_server_that_stands_still_does_not_hold_its_publisher(
+    journal_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may publish for others, and its pipe holds some seconds of reports."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    process = Process(Settings({}, {}, str(journal_dir), "log-000000000001-00000000"), writing)
+    reported = Snapshot({}, 0.0)
+    for at in range(1_000):
+        reported.at = float(at)
+        process._write(reported)
+    with os.fdopen(reading, "rb") as pipe:
+        said = [msgspec.json.decode(pipe.readline(), type=Snapshot).at]
+        for at in (1_000.0, 1_001.0):
+            process._write(Snapshot({}, at, final=at > 1_000))
+        os.close(writing)
+        said += [msgspec.json.decode(line, type=Snapshot).at for line in pipe]
+    assert said == sorted(said)
+    assert len(said) < 500
+    assert said[-1] == 1_001
 
 
 async def test_a_publisher_that_cannot_start_is_unhealthy(

@@ -83,6 +83,8 @@ class Process:
         self._directory = Directory(Path(settings.journal))
         self._own_log = self._directory.path / settings.log
         self._reports = reports
+        os.set_blocking(reports, False)
+        self._unsaid = b""
         self._input = _Input()
         self._deadline: float | None = None
         self._signalled = False
@@ -208,10 +210,28 @@ class Process:
         return snapshot
 
     def _write(self, snapshot: Snapshot) -> None:
-        data = msgspec.json.encode(snapshot) + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # the server is gone
-            while data:
-                data = data[os.write(self._reports, data) :]
+        """Report to the server; its last report is waited for, no other one.
+
+        A server that stands still must not hold up what this process publishes for others.
+        """
+        if snapshot.final:
+            os.set_blocking(self._reports, True)
+        elif self._unsaid:
+            self._say()
+            if self._unsaid:
+                return
+        self._unsaid += msgspec.json.encode(snapshot) + b"\n"
+        self._say()
+
+    def _say(self) -> None:
+        """Write what there is to be said, as far as there is room for it."""
+        try:
+            while self._unsaid:
+                self._unsaid = self._unsaid[os.write(self._reports, self._unsaid) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # the server is gone
+            self._unsaid = b""
 
     def _on_term(self, *_: object) -> None:
         self._signalled = True
