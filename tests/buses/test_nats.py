@@ -495,3 +495,25 @@ async def _purge_first(js: Any, stream: str, count: int) -> None:
 def _frame_size(record: Record) -> int:
     lines = [*record.headers, ("Nats-Msg-Id", record.event.event_id)]
     return len("NATS/1.0\r\n\r\n") + sum(len(f"{name}: {value}\r\n") for name, value in lines)
+
+
+@pytest.mark.parametrize("mode", ["jetstream", "core"])
+def test_a_server_that_reads_nothing_holds_nobody_longer_than_the_time(
+    start_nats: Callable[..., NatsServer], nats_bus: Make, mode: str
+):
+    """More than the sockets' buffers take: not even sending comes to an end."""
+    server = start_nats()
+    of_mode = {} if mode == "jetstream" else {"mode": mode, "stream": None, "create": False}
+    bus = nats_bus(server.url, **of_mode)
+    sent = [resized(bus, record, 50_000) for record in records(bus, 800)]
+    bus.connect()
+    server.pause()
+    began = time.monotonic()
+
+    result = bus.send(sent, 1)
+
+    assert time.monotonic() - began < 30
+    assert result.delivered == 0
+    assert "not acknowledged in time" in str(result.failures[0].error)
+    server.resume()
+    assert deliver(bus, sent, timeout_s=30) == []

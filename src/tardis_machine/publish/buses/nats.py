@@ -10,7 +10,7 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -464,19 +464,33 @@ class NatsEventBus(EventBus[NatsConfig]):
     async def _publish(
         self, records: Sequence[Record], places: Sequence[int], deadline: float, window: "_Window"
     ) -> list[int]:
-        """Publish until something fails; give the places of what went out."""
+        """Publish until something fails or time is up; give the places of what went out."""
+        sent: list[int] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline - time.monotonic()) as limit:
+                await self._publish_each(records, places, deadline, window, sent, limit.expired)
+        return sent
+
+    async def _publish_each(
+        self,
+        records: Sequence[Record],
+        places: Sequence[int],
+        deadline: float,
+        window: "_Window",
+        sent: list[int],
+        late: Callable[[], bool],
+    ) -> None:
         errors = require("nats.errors", extra=_EXTRA)
         publish = self._client.publish
         reply = f"{self._inbox}."
-        sent: list[int] = []
         for number, place in enumerate(places):
             record = records[place]
             destination = record.destination
             while self._client.is_connected and window.full(destination, self._careful):
                 if not await window.changed(deadline):
-                    return sent
+                    return
             if window.stopped:
-                return sent
+                return
             headers = dict(record.headers)
             headers[_MESSAGE_ID] = record.event.event_id
             window.add(place, destination)
@@ -485,24 +499,26 @@ class NatsEventBus(EventBus[NatsConfig]):
                 await publish(destination, record.value, f"{reply}{place}", headers)
             except (errors.Error, OSError) as error:
                 self._trouble = str(error) or type(error).__name__
-                return sent
+                return
+            if late():  # it may have waited for a server that reads nothing, and keeps that quiet
+                return
             if number % _PUBLISHES_PER_TURN == 0:
                 await asyncio.sleep(0)
-                if time.monotonic() > deadline:
-                    return sent
-        return sent
 
     async def _publish_core(self, records: Sequence[Record], fates: Fates, deadline: float) -> None:
         errors = require("nats.errors", extra=_EXTRA)
         window = self._window
         window.begin()
         try:
-            for place in fates.open():
-                record = records[place]
-                window.add(place, record.destination)
-                headers = dict(record.headers)
-                headers[_MESSAGE_ID] = record.event.event_id
-                await self._client.publish(record.destination, record.value, headers=headers)
+            async with asyncio.timeout(deadline - time.monotonic()) as limit:
+                for place in fates.open():
+                    record = records[place]
+                    window.add(place, record.destination)
+                    headers = dict(record.headers)
+                    headers[_MESSAGE_ID] = record.event.event_id
+                    await self._client.publish(record.destination, record.value, headers=headers)
+                    if limit.expired():
+                        raise TimeoutError(_LATE)
             # A ping is written ahead of what is still pending; the second one is behind that.
             for _ in range(2):
                 await self._client.flush(max(0.1, deadline - time.monotonic()))
@@ -550,6 +566,11 @@ async def _drop(client: Any) -> None:
     A client that could not connect, or lost its connection, leaves tasks and its transport behind.
     The loop is this bus's alone, so what runs in it besides is such a task.
     """
+    transport = client._transport  # noqa: SLF001 - nobody else can close it any more
+    writer = getattr(transport, "_io_writer", None)  # a WebSocket has none
+    unsent = client.pending_data_size
+    if writer is not None and (unsent or writer.transport.get_write_buffer_size()):
+        writer.transport.abort()  # else it writes that first, to a server that may read nothing
     if client.is_connected:
         with suppress(OSError):
             await client.close()
@@ -559,7 +580,6 @@ async def _drop(client: Any) -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-    transport = client._transport  # noqa: SLF001 - nobody else can close it any more
     if transport is not None:
         transport.close()
         with suppress(OSError, TimeoutError):
