@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
+import threading
 from collections.abc import Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -464,3 +466,25 @@ def test_only_the_owner_may_read_a_journal(tmp_path: Path) -> None:
     for each in (path, *path.rglob("*")):
         expected = 0o700 if each.is_dir() else 0o600
         assert stat.S_IMODE(each.stat().st_mode) == expected, each
+
+
+def test_what_is_kept_aside_may_be_moved_away_while_it_is_measured(tmp_path: Path) -> None:
+    """The publisher measures it twice a second, and died of it."""
+    kept = tmp_path / "aside" / "log"
+    enough = threading.Event()
+
+    def move_away() -> None:
+        while not enough.is_set():
+            kept.mkdir(parents=True)
+            for number in range(20):
+                (kept / f"{number}.seg").write_bytes(b"x")
+            shutil.rmtree(kept)
+
+    mover = threading.Thread(target=move_away)
+    mover.start()
+    try:
+        sizes = {Directory(tmp_path).aside_bytes() for _ in range(2_000)}
+    finally:
+        enough.set()
+        mover.join()
+    assert max(sizes) <= 20
