@@ -24,6 +24,7 @@ _DATE: Final = re.compile(
     re.IGNORECASE,
 )
 _LIVE_TIMEOUT_MS: Final = 10_000
+_MAX_LIVE_TIMEOUT_MS: Final = 365 * 86_400_000
 # A WebSocket's close has room for 123 bytes: what would be right must fit beside the value.
 _MAX_SHOWN: Final = 40
 
@@ -147,8 +148,12 @@ def parse_stream_normalized(
             timeout = _LIVE_TIMEOUT_MS
         if isinstance(timeout, float) and timeout.is_integer():
             timeout = int(timeout)  # to JavaScript there is no difference
-        if not isinstance(timeout, int) or isinstance(timeout, bool) or timeout < 0:
-            raise OptionsError(f"invalid timeoutIntervalMS: {timeout}, expected milliseconds")
+        whole = isinstance(timeout, int) and not isinstance(timeout, bool)
+        if not whole or not 0 <= timeout <= _MAX_LIVE_TIMEOUT_MS:
+            raise OptionsError(
+                f'invalid "timeoutIntervalMS": {_shown(timeout)}, expected milliseconds, '
+                f"from 0 to {_MAX_LIVE_TIMEOUT_MS:,}"
+            )
         found.append(
             StreamNormalizedOptions(
                 exchange=exchange,
@@ -353,5 +358,8 @@ def _one_of(name: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = msgspec.json.encode(value, enc_hook=str).decode()
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except OverflowError:  # a number with more digits than it writes
+        text = str(value)
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
