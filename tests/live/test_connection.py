@@ -1,10 +1,12 @@
 """A connection's life: what is subscribed, what arrives, how it ends and begins again."""
 
 import asyncio
+import gc
 
 import aiohttp
 import pytest
 
+from tardis_machine import stream_normalized
 from tardis_machine.live.errors import ClosedError
 from tardis_machine.live.hub import Hub
 from tests.live.streams import QUICK, environ_of, streaming
@@ -64,11 +66,40 @@ async def test_an_answer_that_comes_too_late_loses_nothing_that_came_before_the_
     assert [each["type"] for each in found] == ["trade", "disconnect"]
     async with (
         ScriptedExchange() as exchange,
-        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=100) as reader,
+        streaming(exchange, "bitmex", ["trade"], timeoutIntervalMS=3000) as reader,
     ):
         await exchange.accepted()
         assert (await reader.next())["details"] == "cannot send: Cannot write to closing transport"
     assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_an_impatient_client_does_not_have_the_exchange_flooded_with_pings() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["liquidation"], ["BTCUSDT"], timeoutIntervalMS=1),
+    ):
+        peer = await exchange.accepted()
+        await asyncio.sleep(0.5)
+        assert peer.pings == 0
+        assert exchange.waiting() == 0  # of a channel that is quiet by nature
+
+
+def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave() -> None:
+        async with ScriptedExchange() as exchange:
+            monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
+            stream = stream_normalized("bitmex", data_types=["trade"])
+            reading = asyncio.ensure_future(anext(aiter(stream)))
+            peer = await exchange.accepted()
+            await peer.received()
+            await peer.send(trade(1.0))
+            await reading
+
+    asyncio.run(leave())
+    gc.collect()
+    assert not [each for each in caplog.records if "Unclosed" in each.getMessage()]
 
 
 @pytest.mark.parametrize("turns", range(8))

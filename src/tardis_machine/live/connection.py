@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 _HANDSHAKE_S: Final = 10.0
 _LOGIN_S: Final = 10.0
 _CLOSE_S: Final = 1.0
+_LEAST_PING_S: Final = 1.0
 _FIRST_JITTER_S: Final = 0.1
 _SNAPSHOT_RETRY_S: Final = 0.25
 _SNAPSHOT_RETRY_MAX_S: Final = 32.0
@@ -308,7 +309,8 @@ class Connection:
         self._timers.append(starting)
         every_s = dialect.ping_s
         if self._timeout_s:
-            every_s = min(every_s, self._timeout_s / 2)
+            # However impatient a client is, the exchange is not to be flooded.
+            every_s = min(every_s, max(self._timeout_s / 2, _LEAST_PING_S))
         while True:
             await asyncio.sleep(every_s)
             socket = self._socket or socket

@@ -61,8 +61,10 @@ class Hub:
         """End all streams."""
         feeds = list(self._feeds.values())
         self._feeds.clear()
-        await asyncio.gather(*(feed.stop() for feed in feeds), *self._stopping)
-        await self.resources.close()
+        try:
+            await asyncio.gather(*(feed.stop() for feed in feeds), *self._stopping)
+        finally:  # an event loop that ends cancels this, too
+            await self.resources.close()
 
 
 class Joined:
