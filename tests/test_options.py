@@ -205,7 +205,7 @@ def test_live_options() -> None:
     [found] = parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": 1e3}))
     assert found.timeout_interval_ms == 1000
     for wrong in ("1s", 0.5, -1, 10**400, [10**400]):
-        with pytest.raises(OptionsError, match='invalid "timeoutIntervalMS": .*, expected milli'):
+        with pytest.raises(OptionsError, match=r'invalid "timeoutIntervalMS": .*, expected milli'):
             parse_stream_normalized(json.dumps(given | {"timeoutIntervalMS": wrong}))
 
 

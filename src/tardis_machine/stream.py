@@ -33,8 +33,8 @@ class NormalizedStream(Generic[M_co]):
     """Streams of exchanges, merged in the order of arrival.
 
     Iterate over it for typed messages, or over `batches()` for the bytes. It ends when it is
-    closed, and fails when its consumer is more than `max_unread` bytes behind; an exchange that
-    fails is tried again for ever, see `with_error_messages`.
+    closed, and fails when its consumer is more than `max_unread` bytes behind. An exchange that
+    fails is tried again, see `with_error_messages`; after 50 errors in a row it fails as well.
     """
 
     def __init__(

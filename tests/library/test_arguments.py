@@ -135,6 +135,7 @@ def test_what_is_wrong_is_told_before_anything_starts(change: Any, expected: str
         ({"api_key": "sesame\n"}, "^api_key: expected a key"),
         ({"cache_dir": b"cache"}, "^cache_dir b'cache': expected a path"),
         ({"cache_max_bytes": -1}, "^cache_max_bytes -1: expected 1 or more"),
+        ({"max_slices": 0}, "^max_slices 0: expected 1 or more"),
         ({"api_wait_s": "soon"}, "^api_wait_s 'soon': expected a number"),
     ],
 )

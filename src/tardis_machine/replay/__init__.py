@@ -74,6 +74,7 @@ class _Where(TypedDict, total=False):
     api_key: str
     cache_dir: Path | str | None
     cache_max_bytes: int | None
+    max_slices: int
     api_wait_s: float
 
 
@@ -319,6 +320,7 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
         api_key=known["api_key"] or "",
         cache_dir=known["cache_dir"],
         cache_max_bytes=known["cache_max_bytes"],
+        max_slices=known["max_slices"],
         api_wait_s=API_WAIT_S if known["api_wait_s"] is None else known["api_wait_s"],
         source=SAMPLE if sample or config.sample_data else None,
     )
