@@ -33,7 +33,7 @@ _DESCRIPTION: Final = """\
 Converts normalized messages to Bronze envelopes and back, from standard input to standard output.
 An envelope is a lakehouse.bronze.v1.NormalizedEvent; in the stream each has its length before it,
 as a varint (what protobuf calls length-delimited). Nothing is lost: decoding gives the bytes that
-were encoded."""
+were encoded, but for the order of keys in some exchanges' book tickers."""
 _EPILOG: Final = """\
 Examples:
   # ten messages of a running server, as envelopes, and back again
