@@ -9,8 +9,9 @@ import pytest
 from tardis_machine import stream_normalized
 from tardis_machine.live.errors import ClosedError
 from tardis_machine.live.hub import Hub
+from tardis_machine.live.settings import LiveConfig
 from tests.live.streams import QUICK, environ_of, streaming
-from tests.servers.exchange import ScriptedExchange
+from tests.servers.exchange import PATIENCE_S, ScriptedExchange
 
 XBT = "XBTUSD"
 
@@ -82,6 +83,23 @@ async def test_an_impatient_client_does_not_have_the_exchange_flooded_with_pings
         await asyncio.sleep(0.5)
         assert peer.pings == 0
         assert exchange.waiting() == 0  # of a channel that is quiet by nature
+
+
+async def test_one_that_answers_pings_is_never_called_silent() -> None:
+    impatient = LiveConfig(live_silence_s=0.4)
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(
+            exchange, "binance-futures", ["liquidation"], ["BTCUSDT"], config=impatient
+        ) as reader,
+    ):
+        peer = await exchange.accepted()
+        async with asyncio.timeout(PATIENCE_S):
+            while peer.pings < 4:
+                await asyncio.sleep(0.05)
+                assert not reader.lines
+        peer.answers_pings = False
+        assert "no sign of life" in (await reader.next())["details"]
 
 
 def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(

@@ -311,6 +311,9 @@ class Connection:
         if self._timeout_s:
             # However impatient a client is, the exchange is not to be flooded.
             every_s = min(every_s, max(self._timeout_s / 2, _LEAST_PING_S))
+        silence_s = self._resources.config.live_silence_s
+        if silence_s:
+            every_s = min(every_s, silence_s / 2)  # an answer has to come in time
         while True:
             await asyncio.sleep(every_s)
             socket = self._socket or socket
