@@ -1,5 +1,6 @@
 """`tardis-machine check`, on real servers."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_one_bus_out_of_reach_does_not_hide_the_others(
 
     assert lines(capsys) == {"config": "ok", "api": "ok", "nats": "fail", "file": "ok"}
     assert code == 1
+
+
+def test_what_credentials_of_nats_need_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Who has the client from elsewhere may lack it."""
+    creds = tmp_path / "writer.creds"
+    creds.write_text("-----BEGIN NATS USER JWT-----\nx\n------END NATS USER JWT------\n")
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    flags = ("--nats-servers", "nats://127.0.0.1:1", "--nats-subject", "s")
+    assert main(["--sample-data", *flags, "--nats-creds", str(creds)], {}) == 1
+    said = "fail  nats     nkeys is not installed: pip install 'tardis-machine[nats]' brings it"
+    assert said in capsys.readouterr().out
 
 
 def test_a_bad_setting_is_named(capsys: pytest.CaptureFixture[str]):

@@ -51,6 +51,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if not config.enabled:
             continue
         try:
+            config.expect_client()
             _say("ok", name, bus(config).check())
         except TardisMachineError as error:
             failures += 1

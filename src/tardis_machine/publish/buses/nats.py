@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tardis_machine.config import ConfigError, setting
-from tardis_machine.extras import require
+from tardis_machine.extras import expect, require
 from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
 from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, NotSentError
 from tardis_machine.publish.buses.fates import Fates
@@ -125,6 +125,12 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
         tokens = routing.destination.render(lambda _: "*").split(".")
         pattern = ".".join("*" if "*" in token else token for token in tokens)
         return tuple(dict.fromkeys([pattern, *routing.routes.values()]))
+
+    def expect_client(self) -> None:
+        """Credentials need a library more, which the client alone does not bring."""
+        super().expect_client()
+        if self.creds is not None:
+            expect("nkeys", extra=_EXTRA)
 
     def login(self) -> dict[str, Any]:
         """Give what any client of these servers needs to be let in, as nats.connect names it."""
