@@ -367,6 +367,18 @@ async def test_a_client_that_stalls_is_cut(start: Start) -> None:
     assert served.machine.metrics.active.labels("/replay-normalized")._value.get() == 0
 
 
+async def test_http_1_0_sees_that_it_was_cut_when_it_goes_on_too_late(start: Start) -> None:
+    served = await start(stall_timeout_s=0.4)
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    stalled = served.machine.metrics.responses.labels("/replay-normalized", "stalled")
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
+    writer.write(f"GET /replay-normalized{query(options)} HTTP/1.0\r\n\r\n".encode())
+    await until(lambda: stalled._value.get() == 1)
+    with pytest.raises(ConnectionResetError):
+        await reader.read(-1)
+    writer.close()
+
+
 async def test_a_client_that_goes_on_in_time_is_not_cut(start: Start) -> None:
     served = await start(stall_timeout_s=3)
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}

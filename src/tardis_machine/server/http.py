@@ -34,6 +34,7 @@ _STREAM_TYPE: Final = "application/x-json-stream"
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_FLUSH_ON_CLOSE: Final = struct.pack("ii", 0, 0)
 
 
 class HttpRoutes:
@@ -129,6 +130,7 @@ class HttpRoutes:
 
         async def send(data: Written) -> None:
             if not response.prepared:
+                _closes_by(request, _RESET_ON_CLOSE)
                 await response.prepare(request)
                 request.writer.send_headers()
             if outlet.pour is not None:
@@ -165,6 +167,7 @@ class HttpRoutes:
         with contextlib.suppress(ConnectionError):  # a client may go when it has what it wanted
             if not response.prepared:
                 await response.prepare(request)
+            _closes_by(request, _FLUSH_ON_CLOSE)
             await response.write_eof()
         return response
 
@@ -206,20 +209,28 @@ def _counted(replay: RawReplay[object]) -> Iterator[Chunk]:
 
 
 def _cut(request: web.BaseRequest) -> None:
-    """Close without the last chunk: what was sent arrives, and the client sees it was cut.
-
-    HTTP/1.0 knows no chunks and takes any close for the end: only a reset tells.
-    """
+    """Close without the last chunk: what was sent arrives, and the client sees it was cut."""
     transport = request.transport
     if transport is None:
         return
     if request.version >= HttpVersion11:
         transport.close()
     else:
-        transport.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
-        )
         transport.abort()
+
+
+def _closes_by(request: web.BaseRequest, linger: bytes) -> None:
+    """Have a close tell a client of HTTP/1.0 whether its answer is whole, whoever closes.
+
+    It knows no chunks and takes any close for the end: only a reset tells that it is none, be it
+    that the client stalled, or that this process was killed.
+    """
+    transport = request.transport
+    if transport is not None and request.version < HttpVersion11:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, linger
+            )
 
 
 def _report(error: Exception, route: str, *, cut: bool) -> None:
