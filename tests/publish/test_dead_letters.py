@@ -207,3 +207,18 @@ def test_a_killed_run_loses_no_letter(
     assert not dead.path.exists()
     arrived = {arrival.headers["event-id"] for arrival in from_stream(server.url, "dead")}
     assert arrived == {event.event_id for event in events(10)}
+
+
+@pytest.mark.parametrize(
+    ("flag", "lock"), [("--dead-letters", ".resend.lock"), ("--journal-dir", "publisher.lock")]
+)
+def test_what_cannot_be_opened_is_refused_by_its_flag(
+    tmp_path: Path, run: Run, flag: str, lock: str
+) -> None:
+    """As on a file system that is read-only, or in a directory of somebody else."""
+    (tmp_path / lock).mkdir()
+    (tmp_path / "file.ndjson").touch()
+    done = run("publish", "--file-path", str(tmp_path / "events"), flag, str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"tardis-machine publish: {flag} '{tmp_path}': expected")
+    assert "Is a directory" in done.stderr

@@ -82,10 +82,19 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
 def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
     left = 0
-    for found in resend(path, buses, config):
-        log.info("dead letters sent again", extra=found.counts())
-        left += found.left
+    try:
+        for found in resend(path, buses, config):
+            log.info("dead letters sent again", extra=found.counts())
+            left += found.left
+    except OSError as error:
+        raise _unfit(Command.flag("dead_letters"), path, error) from error
     return 1 if left else 0
+
+
+def _unfit(flag: str, path: Path, error: OSError) -> ConfigError:
+    """Say what a directory is refused for that others own, or that is read-only."""
+    reason = error.strerror or str(error)
+    return ConfigError(flag, str(path), f"expected what can be read and written: {reason}")
 
 
 def _drain(
@@ -104,6 +113,8 @@ def _drain(
         snapshot = drain_directory(Directory(path), buses, config, timeout_s, told, adopt=adopt)
     except BoundError as error:
         raise ConfigError(JournalConfig.flag("dir"), str(path), error.reason) from error
+    except OSError as error:
+        raise _unfit(JournalConfig.flag("dir"), path, error) from error
     for name, bus in snapshot.buses.items():
         log.info("drained", extra={"bus": name, **bus.ended.counts()})
     if snapshot.left:
