@@ -14,12 +14,14 @@ import msgspec
 import nats as client
 import pytest
 
+from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import (
     BusUnavailableError,
     NotSentError,
     RecordRejectedError,
 )
+from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.loads import fitting
 from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_stream
@@ -517,3 +519,20 @@ def test_a_server_that_reads_nothing_holds_nobody_longer_than_the_time(
     assert "not acknowledged in time" in str(result.failures[0].error)
     server.resume()
     assert deliver(bus, sent, timeout_s=30) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "a(b", '"a"', "a@b"])
+def test_a_header_that_no_message_can_have_is_refused(name: str):
+    with pytest.raises(ConfigError, match="letters, digits") as caught:
+        NatsConfig(servers=("h",), subject="s", static_headers={name: "x"}).validate()
+
+    assert caught.value.flag == "--nats-static-headers"
+
+
+def test_every_header_that_is_taken_can_be_sent(nats: NatsServer, nats_bus: Make, name: str):
+    header = "!#$%&'*+-.^_`|~09azAZ"
+    bus = nats_bus(nats.url, static_headers={header: "x"})
+
+    assert bus.send(records(bus, 1), 10).delivered == 1
+    [arrival] = from_stream(nats.url, name)
+    assert arrival.headers[header] == "x"

@@ -55,6 +55,7 @@ _FORBIDDEN: Final = 403
 _DENIED: Final = re.compile(r'permissions violation for publish to "(.+)"')
 _NOT_IN_VALUE: Final = re.compile(r"[.*>\s\x00-\x1f\x7f]")
 _SUBJECT: Final = re.compile(r"[^.*>\s\x00-\x1f\x7f]+(\.[^.*>\s\x00-\x1f\x7f]+)*")
+_HEADER: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SERVER: Final = re.compile(
     r"((nats|tls|ws|wss)://)?(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?/?"
 )
@@ -109,11 +110,16 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
 
     def routing(self) -> Routing:
         """Subjects by route, template or the one subject; the subject is the key."""
+        flag = self.flag("static_headers")
+        headers = static_headers(self.static_headers, flag)
+        for name in self.static_headers:
+            if not _HEADER.fullmatch(name):  # no message could be sent with it
+                raise ConfigError(flag, name, "expected letters, digits and !#$%&'*+-.^_`|~ alone")
         return self.rules(
             "subject",
             check=_check_subject,
             template="subject_template",
-            headers=static_headers(self.static_headers, self.flag("static_headers")),
+            headers=headers,
             clean=_clean,
         )
 
