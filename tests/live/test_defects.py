@@ -399,6 +399,22 @@ async def test_d16_a_symbol_whose_snapshot_fails_is_tried_again_alone() -> None:
         assert len(asked) == 1
 
 
+@pytest.mark.parametrize("bad", [b"", b"null", b"[]", b"<html>"])
+async def test_d16_a_snapshot_that_is_none_is_asked_for_again_alone(bad: bytes) -> None:
+    answers = iter([web.Response(body=bad)])
+    good = depth_snapshot(100, ["99", "1"])
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC]) as reader,
+    ):
+        exchange.rest[DEPTH] = lambda request: next(answers, None) or good(request)
+        peer = await exchange.accepted()
+        await peer.send(depth(100, 101, 99, ["98", "2"]))
+        assert (await reader.next())["details"].startswith("btcusdt: ")
+        assert (await reader.next())["isSnapshot"]
+        assert not peer.ended.is_set()
+
+
 async def test_d17_a_snapshot_that_does_not_join_is_fetched_again_for_its_symbol() -> None:
     ids = iter((50, 60, 110))
 
@@ -457,8 +473,7 @@ async def test_d18_books_that_come_in_the_stream_are_subscribed_anew() -> None:
         await peer.send(bitmex_book("partial", (1, 100, 5)))
         await reader.until("book_change")
         await peer.send('{"table":"orderBookL2","action":"update","data":17}')
-        await reader.until("error")
-        await reader.until("disconnect")
+        assert [(await reader.next())["type"] for _ in range(2)] == ["error", "disconnect"]
         peer = await exchange.accepted()
         await peer.send(bitmex_book("partial", (2, 200, 5)))
         assert (await reader.until("book_change"))["bids"] == [{"price": 200, "amount": 5}]

@@ -58,6 +58,7 @@ _USER_AGENT: Final = (
     "Chrome/100.0.4896.127 Safari/537.36"
 )
 _LIMITED: Final = frozenset((418, 429))
+_check_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Host(Protocol):
@@ -575,6 +576,7 @@ class Connection:
         answer = await host.rest.get(spelled(snapshot.url, symbol), weight=snapshot.weight)
         local = self._resources.clock.stamp()
         try:
+            _check_object(answer)  # a book's lane would give up the whole connection
             messages = list(snapshot.render(symbol, [answer]))
         except (msgspec.MsgspecError, ValueError) as error:
             raise AnswerError(f"{symbol}: {error}") from None

@@ -17,6 +17,7 @@ from tardis_machine.live.errors import (
     BookError,
     ClosedError,
     LiveError,
+    MalformedError,
     StaleError,
     TooManyErrorsError,
 )
@@ -223,7 +224,8 @@ class Feed:
             lane.reset()
             if lane in self._books:
                 self._books[lane].drop()
-        if not connection.had_data or not isinstance(error, ClosedError | StaleError):
+        told = isinstance(error, BookError | MalformedError)  # when a lane met it
+        if not told and not (connection.had_data and isinstance(error, ClosedError | StaleError)):
             self.report(error)
         if connection.had_data or connection not in self._down:
             self._disconnected(connection, error)
