@@ -399,6 +399,34 @@ async def test_d16_a_symbol_whose_snapshot_fails_is_tried_again_alone() -> None:
         assert len(asked) == 1
 
 
+async def test_an_answer_without_end_is_not_kept() -> None:
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 65536)
+            sent += 65536
+
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(
+            exchange,
+            "binance-futures",
+            ["book_change"],
+            [BTC],
+            config=LiveConfig(live_max_frame_bytes=1 << 20),
+        ) as reader,
+    ):
+        exchange.rest[DEPTH] = endless
+        peer = await exchange.accepted()
+        await peer.send(depth(100, 101, 99))
+        assert "an answer of more than 1048576 bytes" in (await reader.next())["details"]
+    assert sent < 1 << 24
+
+
 @pytest.mark.parametrize("bad", [b"", b"null", b"[]", b"<html>"])
 async def test_d16_a_snapshot_that_is_none_is_asked_for_again_alone(bad: bytes) -> None:
     answers = iter([web.Response(body=bad)])

@@ -43,7 +43,12 @@ class Resources:
         name = plan.exchange.name
         found = self._rests.get(name)
         if found is None:
-            found = self._rests[name] = Rest(self.http, plan.rest_url, plan.dialect.budget)
+            found = self._rests[name] = Rest(
+                self.http,
+                plan.rest_url,
+                plan.dialect.budget,
+                max_bytes=self.config.live_max_frame_bytes,
+            )
         return found
 
     async def close(self) -> None:

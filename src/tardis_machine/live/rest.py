@@ -16,6 +16,7 @@ from tardis_machine.live.errors import RateLimitError, RestError
 
 _TIMEOUT_S: Final = 10.0
 _MINUTE_S: Final = 60.0
+_MAX_BYTES: Final = 64 * 1024 * 1024
 _OK: Final = 200
 _TOO_MANY: Final = 429
 _BANNED: Final = 418
@@ -58,11 +59,13 @@ class Rest:
         budget: Budget | None,
         *,
         window_s: float = _MINUTE_S,
+        max_bytes: int = _MAX_BYTES,
     ) -> None:
         self._http = http
         self._address = address
         self._budget = budget
         self._window_s = window_s
+        self._max_bytes = max_bytes
         self._limit: int | None = None
         self._window = 0
         self._used = 0
@@ -117,7 +120,7 @@ class Rest:
                 self._count(answer)
                 if answer.status in _WAIT_S:
                     raise self._limited(url, answer)
-                body = await answer.read()
+                body = await self._body(url, answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise RestError(_shown(url), str(error) or type(error).__name__) from None
         if answer.status != _OK:
@@ -125,6 +128,14 @@ class Rest:
             raise RestError(_shown(url), reason, answer.status)
         self._limits = 0
         return body
+
+    async def _body(self, url: str, answer: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise RestError(_shown(url), f"an answer of more than {self._max_bytes} bytes")
+        return bytes(body)
 
     def _count(self, answer: aiohttp.ClientResponse) -> None:
         budget = self._budget

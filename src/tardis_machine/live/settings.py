@@ -40,7 +40,7 @@ class LiveConfig(Section, title="Live streams", help_topic="live"):
     )
     live_max_frame_bytes: int = setting(
         64 * 1024 * 1024,
-        help="largest frame of an exchange, unpacked",
+        help="largest frame, or answer by REST, of an exchange, unpacked",
         parse=bytes_size,
         minimum=1024,
         metavar="SIZE",
