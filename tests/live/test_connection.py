@@ -81,7 +81,7 @@ async def test_an_impatient_client_does_not_have_the_exchange_flooded_with_pings
     ):
         peer = await exchange.accepted()
         await asyncio.sleep(0.5)
-        assert peer.pings == 0
+        assert peer.pings < 3
         assert exchange.waiting() == 0  # of a channel that is quiet by nature
 
 
