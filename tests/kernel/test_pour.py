@@ -334,7 +334,7 @@ def test_a_control_frame_comes_between_others(loop: Any, *, is_full: bool) -> No
     text = MESSAGES * 8
 
     async def run() -> tuple[bytes, int]:
-        async with connected(b"") as (outlet, reader):
+        async with connected() as (outlet, reader):
             pour = outlet.make_pour("frames")
             assert pour is not None
             received = b""
@@ -378,7 +378,7 @@ def test_what_was_begun_is_ended_though_nobody_pours_any_more(loop: Any) -> None
     goodbye = b"\x88\x00"
 
     async def run() -> tuple[bytes, int]:
-        async with connected(b"") as (outlet, reader):
+        async with connected() as (outlet, reader):
             pour = outlet.make_pour("frames")
             assert pour is not None
             sent = 0
@@ -397,3 +397,16 @@ def test_what_was_begun_is_ended_though_nobody_pours_any_more(loop: Any) -> None
         received, sent = runner.run(run())
     assert received.endswith(goodbye)
     assert unframed(received.removesuffix(goodbye)) == MESSAGES * sent
+
+
+async def test_a_client_that_is_out_of_reach_has_gone() -> None:
+    """The system calls that a timeout, or no route, which is no ConnectionError to Python."""
+
+    def lost(_: bytes) -> None:
+        raise TimeoutError(110, "Connection timed out")
+
+    async with connected() as (outlet, _):
+        pour = SimpleNamespace(is_held=False, is_open=True, send=lost)
+        with pytest.raises(ConnectionError, match="timed out"):
+            await outlet.pour_out(cast("Pour", pour), b"a")
+        outlet._require_connection().close()

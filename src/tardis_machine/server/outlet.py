@@ -95,11 +95,14 @@ class Outlet:
 
     async def pour_out(self, pour: Pour, data: Written) -> None:
         """Send what was not poured, wait for what the socket did not take, and open the pour."""
-        await self._resume(pour)
-        while self._is_transport_busy:
-            await self.drain()
-        pour.send(data)
-        await self._resume(pour)
+        try:
+            await self._resume(pour)
+            while self._is_transport_busy:
+                await self.drain()
+            pour.send(data)
+            await self._resume(pour)
+        except OSError as error:  # whatever the system calls it: nobody takes anything any more
+            raise ConnectionResetError(str(error)) from error
         pour.is_open = not self._is_transport_busy
 
     @property
