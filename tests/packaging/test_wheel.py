@@ -68,6 +68,20 @@ def test_source_distribution_is_what_the_wheel_is_built_from(tmp_path: Path) -> 
     }
 
 
+def test_the_oldest_versions_that_it_takes_are_enough(wheel: Path, tmp_path: Path) -> None:
+    """Whoever has one of them already keeps it."""
+    subprocess.run(
+        [UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True
+    )
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [UV, "pip", "install", "--quiet", "--python", python]
+    oldest = ["--resolution", "lowest-direct", "-r", ROOT / "pyproject.toml"]
+    subprocess.run([*install, *oldest], check=True)
+    subprocess.run([*install, "--no-deps", wheel], check=True)
+    done = run(python.parent, "python", "-c", "import tardis_machine.server.app")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_serves_the_sample_data(binaries: Path, tmp_path: Path) -> None:
     port = free_ports()
     server = ServerProcess(
