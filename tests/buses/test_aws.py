@@ -320,6 +320,22 @@ def test_keys_of_the_flags_beat_those_of_the_sdk(bench: AwsBench, monkeypatch: p
     assert ambient._client.meta.region_name == "us-east-2"
 
 
+@pytest.mark.parametrize("port", ["99999", "one", "0"])
+def test_an_endpoint_without_a_port_that_can_be_is_refused(port: str):
+    with pytest.raises(ConfigError) as caught:
+        KinesisConfig(stream="s", endpoint_url=f"http://h:{port}").validate()
+
+    assert caught.value.flag == "--kinesis-endpoint-url"
+
+
+@pytest.mark.parametrize("name", ["AWS_DEFAULT_REGION", "AWS_PROFILE"])
+def test_what_the_sdk_finds_and_cannot_use_is_said(monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setenv(name, "@@")
+
+    with pytest.raises(BusError, match="@@"):
+        KinesisEventBus(KinesisConfig(stream="s")).check()
+
+
 def test_without_any_region_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)

@@ -371,6 +371,11 @@ def test_a_database_and_a_socket_by_url(
     [
         ({"url": "redis://u:hush@h:1/0"}, "--redis-url"),
         ({"url": "http://h:1"}, "--redis-url"),
+        ({"url": "redis://h:99999"}, "--redis-url"),
+        ({"url": "redis://h:one"}, "--redis-url"),
+        ({"url": "redis://h:0"}, "--redis-url"),
+        ({"url": "redis://[::1"}, "--redis-url"),
+        ({"host": "h:6379"}, "--redis-host"),
         ({"url": "redis://h:1", "tls": True}, "--redis-url"),
         ({"url": "redis://h:1", "host": "other"}, "--redis-host"),
         ({"url": "redis://h:1", "port": 1}, "--redis-port"),

@@ -85,10 +85,11 @@ class AwsConfig(BrokerConfig):
         super().validate()
         self.both_or_neither("access_key_id", "secret_access_key")
         self.together("session_token", "access_key_id")
-        if self.endpoint_url is not None and not _ENDPOINT.fullmatch(self.endpoint_url):
-            raise ConfigError(
-                self.flag("endpoint_url"), self.endpoint_url, "expected http(s)://host:port"
-            )
+        if self.endpoint_url is not None:
+            allowed = "expected http(s)://host:port"
+            if not _ENDPOINT.fullmatch(self.endpoint_url):
+                raise ConfigError(self.flag("endpoint_url"), self.endpoint_url, allowed)
+            self.check_port("endpoint_url", allowed)
 
     def warnings(self) -> list[str]:
         """Say that a token goes in clear, where it does; a key only signs."""
@@ -129,12 +130,15 @@ class AwsEventBus(EventBus[A]):
         self._connect_timeout_s = timeout_s
         self._patience_s = 0
         settings = self.config
-        self._session = self._session or boto3.session.Session(
-            aws_access_key_id=settings.access_key_id,
-            aws_secret_access_key=settings.secret_access_key,
-            aws_session_token=settings.session_token,
-            region_name=settings.region,
-        )
+        try:
+            self._session = self._session or boto3.session.Session(
+                aws_access_key_id=settings.access_key_id,
+                aws_secret_access_key=settings.secret_access_key,
+                aws_session_token=settings.session_token,
+                region_name=settings.region,
+            )
+        except require("botocore.exceptions", extra=_EXTRA).BotoCoreError as error:
+            raise BusError(self.name, str(error)) from None  # a profile that is not there, for one
         self._make_client(min(timeout_s, _CONNECT_TIMEOUT_S), _READ_TIMEOUT_S)
 
     def _make_client(self, connect_timeout_s: float, read_timeout_s: float) -> None:
@@ -156,6 +160,8 @@ class AwsEventBus(EventBus[A]):
             )
         except require("botocore.exceptions", extra=_EXTRA).NoRegionError:
             raise BusError(self.name, f"no region: set {settings.flag('region')}") from None
+        except require("botocore.exceptions", extra=_EXTRA).BotoCoreError as error:
+            raise BusError(self.name, str(error)) from None  # what is no region, for one
 
     def _be_patient(self, timeout_s: float) -> None:
         """Let a call take as long as a batch may: on a slow link, what is cut off never arrives.

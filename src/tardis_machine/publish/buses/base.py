@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.extras import expect
@@ -117,6 +118,16 @@ class BusConfig(Section, ABC):
         """Refuse a setting without another that it needs."""
         if getattr(self, given) is not None and getattr(self, needed) is None:
             raise ConfigError(self.flag(needed), None, f"is missing, and {self.flag(given)} is set")
+
+    def check_port(self, name: str, allowed: str) -> None:
+        """Refuse an address whose host or port nobody could make sense of."""
+        address = str(getattr(self, name))
+        try:
+            fit = urlsplit(address).port != 0
+        except ValueError:
+            fit = False
+        if not fit:
+            raise ConfigError(self.flag(name), address, allowed)
 
     def warnings(self) -> list[str]:
         """Say which routes the allow-list leaves unused, and which secrets lie open."""

@@ -108,13 +108,15 @@ class RedisConfig(BrokerConfig, section="redis", title="Redis"):
                 path = str(getattr(self, name))
                 raise ConfigError(self.flag(name), path, f"expected {self.flag('tls')} too")
         super().validate()
-        if not _HOST.fullmatch(self.host):
+        # More than one colon make an address of IPv6.
+        if not _HOST.fullmatch(self.host) or self.host.count(":") == 1:
             allowed = "expected a host, port and password in flags of their own"
             raise ConfigError(self.flag("host"), self.host, allowed)
         if self.url is not None:
+            allowed = "expected redis://host:port/db, the password in a flag of its own"
             if not _URL.fullmatch(self.url):
-                allowed = "expected redis://host:port/db, the password in a flag of its own"
                 raise ConfigError(self.flag("url"), self.url, allowed)
+            self.check_port("url", allowed)
             for name, default in (("host", "localhost"), ("port", _PORT)):
                 if getattr(self, name) != default:
                     raise ConfigError(
