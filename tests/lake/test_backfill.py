@@ -96,21 +96,8 @@ def test_every_row_is_there_once_however_the_range_was_cut(
         assert counted["bronze", data_type] == counted["silver", data_type] == own_count
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [("trade", (0, 2)), ("trade,book_change", (2, 5))],
-        [("trade,book_change", (2, 5)), ("trade", (0, 2))],
-        [("trade", (0, 3)), ("book_change", (0, 5))],
-        [("book_change", (1, 3)), ("trade", (0, 5))],
-        [("book_change", (0, 3)), ("trade", (3, 5)), ("trade,book_change", (0, 5))],
-        [("trade", (0, 3)), ("trade", (3, 5))],
-    ],
-    ids=str,
-)
-def test_a_disconnect_is_there_once_whatever_each_part_knows_it_by(
-    tables: Tables, tmp_path: Path, parts: list[tuple[str, tuple[int, int]]]
-) -> None:
+def broken_days(folder: Path) -> Path:
+    """Write a day of trades and books whose connection broke four times, each known by others."""
     second = 1_000_000
     recorded = {  # each connection broke once, between the last of these and the next minute
         0: [("trade", 1), ("book", 2)],
@@ -130,14 +117,59 @@ def test_a_disconnect_is_there_once_whatever_each_part_knows_it_by(
             + b"".join(written[kind](us) for kind, us in lines if name in (kind, "both"))
             for minute, lines in recorded.items()
         }
-        cache = write_day(tmp_path / "cache", minutes, channels=wanted)
+        write_day(folder, minutes, channels=wanted)
+    return folder
+
+
+def disconnects(tables: Tables) -> list[list[int]]:
+    """Give the times of the disconnects that Bronze and Silver have, after the day's beginning."""
+    held = (
+        tables.read(EVENTS).where("payload_case = 'disconnect'"),
+        tables.read(SILVER["disconnect"]),
+    )
+    return [
+        sorted(us - START_US for (us,) in rows.select(f.unix_micros("local_ts")).collect())
+        for rows in held
+    ]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("trade", (0, 2)), ("trade,book_change", (2, 5))],
+        [("trade,book_change", (2, 5)), ("trade", (0, 2))],
+        [("trade", (0, 3)), ("book_change", (0, 5))],
+        [("book_change", (1, 3)), ("trade", (0, 5))],
+        [("book_change", (0, 3)), ("trade", (3, 5)), ("trade,book_change", (0, 5))],
+        [("trade", (0, 3)), ("trade", (3, 5))],
+    ],
+    ids=str,
+)
+def test_a_disconnect_is_there_once_whatever_each_part_knows_it_by(
+    tables: Tables, tmp_path: Path, parts: list[tuple[str, tuple[int, int]]]
+) -> None:
+    cache = broken_days(tmp_path / "cache")
     for types, cut in parts:
         wanted_types = types.split(",")
         run(tables, replay(*wanted_types, minutes=cut), source={"cacheDir": str(cache)})
-    held = tables.read(SILVER["disconnect"]).orderBy("local_ts").collect()
-    assert len(held) == 4, [str(row.local_ts) for row in held]
-    bronze = tables.read(EVENTS).where("payload_case = 'disconnect'")
-    assert bronze.count() == 4
+    bronze, held = disconnects(tables)
+    assert len(held) == 4, held
+    assert bronze == held
+
+
+@pytest.mark.parametrize("types", [("book_change",), ("trade",), ("trade", "book_change")])
+def test_a_disconnect_that_only_bronze_was_told_is_the_same_one_in_silver(
+    tables: Tables, tmp_path: Path, types: tuple[str, ...]
+) -> None:
+    source = {"cacheDir": str(broken_days(tmp_path / "cache"))}
+    run(tables, replay("trade", minutes=(0, 3)), source=source, layers=(BRONZE,))
+    run(tables, replay(*types, minutes=(0, 5)), source=source)
+    place = streaming.default_checkpoint(tables.root, "silver")
+    streaming.wait(streaming.start_silver(tables, place))
+    bronze, held = disconnects(tables)
+    assert len(bronze) == 4, bronze
+    assert bronze == held
+    assert run(tables, replay(*types, minutes=(0, 5)), source=source).finished == []
 
 
 def test_a_failing_day_stops_no_other_and_is_left_to_do(

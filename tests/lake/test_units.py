@@ -118,9 +118,14 @@ def test_disconnects_are_told_once_for_a_time() -> None:
     half = START_US + DAY_US // 2
     [rest] = plan([replay("trade")], lines(DISCONNECT, part=0.5))
     assert rest.disconnects == ((half, whole[1]),)
-    # Each layer has its own: what only Bronze has was not told to Silver.
+    # Each layer has its own: what only Bronze was told Silver takes from there.
     only = lines(DISCONNECT, layers=(BRONZE,))
-    assert plan([replay("trade")], only)[0].disconnects == (whole,)
+    [unit] = plan([replay("trade")], only)
+    assert (unit.disconnects, unit.taken) == ((), (whole,))
+    [unit] = plan([replay("trade")], lines(DISCONNECT, part=0.5, layers=(BRONZE,)))
+    assert (unit.disconnects, unit.taken) == (((half, whole[1]),), (whole,))
+    [unit] = plan([replay("trade")], [*only, *lines("trade", layers=(BRONZE,))])
+    assert (unit.layers, unit.disconnects, unit.taken) == ((SILVER,), (), (whole,))
     assert plan([replay("trade")], only, layers=(BRONZE,))[0].disconnects == ()
 
 

@@ -144,11 +144,16 @@ class UnitWriter:
         rejected = dict.fromkeys((*unit.data_types, MALFORMED), 0)
         if any(each[REJECTED] for each in found.values()):
             rejected = self._write_rejects()
-        disconnects = 0
-        if any(each[DISCONNECT] for each in found.values()):
+        seen = any(each[DISCONNECT] for each in found.values())
+        if seen:
             self._write_breaks()
-            if unit.disconnects:
-                disconnects = self._write_disconnects()
+        if seen and unit.disconnects:
+            self._write_disconnects()
+        if unit.taken:
+            self._take_disconnects()
+        is_told = unit.taken or (seen and unit.disconnects)
+        disconnects = self._disconnects() if is_told else 0
+        told = {BRONZE: unit.disconnects, SILVER_LAYER: unit.taken or unit.disconnects}
         counts: dict[tuple[str, str], Count] = {}
         for layer in unit.layers:
             for case, types in unit.cases.items():
@@ -157,7 +162,7 @@ class UnitWriter:
                     # Bronze has what only Silver cannot hold.
                     bad = rejected[data_type] if layer == SILVER_LAYER else 0
                     counts[layer, data_type] = Count(found[path][data_type], bad)
-            if unit.disconnects:
+            if told[layer]:
                 counts[layer, DISCONNECT] = Count(disconnects)
         if rejected[MALFORMED]:
             counts[unit.layers[0], MALFORMED] = Count(0, rejected[MALFORMED])
@@ -195,31 +200,42 @@ class UnitWriter:
             lambda: self.rows("breaks").selectExpr(*columns).coalesce(1), BREAKS, where
         )
 
-    def _write_disconnects(self) -> int:
-        """Write the disconnects that nobody else tells; say how many the unit's time has now."""
+    def _write_disconnects(self) -> None:
+        """Write the disconnects that nobody else tells."""
         unit = self._unit
         if BRONZE in unit.layers:
-            table = EVENTS
-            own = f"bus = {literal(BUS)} AND payload_case = {literal(DISCONNECT)}"
-            self._tell(table, own, lambda told: told)
-        if SILVER_LAYER in unit.layers:
-            table, own = SILVER[DISCONNECT], "origin <> 'realtime'"
-            self._tell(table, own, lambda told: silver.rows(told, DISCONNECT).drop(silver.DEFECT))
-        inside = _within(unit.exchange, unit.start, unit.end)
-        return self._tables.read(table).where(f"{inside} AND {own}").count()
+            self._tell(EVENTS, lambda told: told)
+        if SILVER_LAYER in unit.layers and not unit.taken:
+            self._tell(SILVER[DISCONNECT], _silver_disconnects)
 
-    def _tell(self, table: Table, own: str, made: Callable[["DataFrame"], "DataFrame"]) -> None:
+    def _take_disconnects(self) -> None:
+        """Bring those that Bronze has of the day so far into Silver."""
+        told = self._tables.read(EVENTS).where(f"{self._seen()} AND {_OWN[EVENTS.path]}")
+        table, where = SILVER[DISCONNECT], self._seen("t")
+        self._tables.insert_new(lambda: _silver_disconnects(told), table, EVENT_KEY, where)
+
+    def _disconnects(self) -> int:
+        """Tell how many disconnects the unit's time has now."""
+        unit = self._unit
+        table = SILVER[DISCONNECT] if SILVER_LAYER in unit.layers else EVENTS
+        inside = _within(unit.exchange, unit.start, unit.end)
+        return self._tables.read(table).where(f"{inside} AND {_OWN[table.path]}").count()
+
+    def _seen(self, alias: str = "") -> str:
+        """Confine to the day so far: one at the beginning has the time of what came before it."""
+        unit = self._unit
+        return _within(unit.exchange, unit.day * DAY_US, unit.end, alias)
+
+    def _tell(self, table: Table, made: Callable[["DataFrame"], "DataFrame"]) -> None:
         unit, tables = self._unit, self._tables
-        # Of the whole day so far: one at the unit's beginning has the time of what came before it.
-        seen = partial(_within, unit.exchange, unit.day * DAY_US, unit.end)
-        known = f"{seen()} AND {own}"
+        known = f"{self._seen()} AND {_OWN[table.path]}"
         tables.create(table)
         # Only a whole day knows that there are no others.
         if unit.is_forced and unit.is_whole_day:
             tables.replace(lambda: made(self.rows("disconnects").drop(UNTIL)), table, known)
             return
         keys = (*EVENT_KEY, *_BUS_OF[table.path])
-        tables.insert_new(lambda: made(self._untold(table, known)), table, keys, seen("t"))
+        tables.insert_new(lambda: made(self._untold(table, known)), table, keys, self._seen("t"))
 
     def _untold(self, table: Table, known: str) -> "DataFrame":
         """Read the disconnects of the unit's times, but for those at a border that are there.
@@ -233,6 +249,10 @@ class UnitWriter:
         same = f"s.{UNTIL} IS NOT NULL AND t.local_ts >= s.local_ts AND t.local_ts < s.{UNTIL}"
         told = self.rows("disconnects", disconnectsOf=times).alias("s")
         return told.join(there, f.expr(same), "left_anti").drop(UNTIL)
+
+
+def _silver_disconnects(told: "DataFrame") -> "DataFrame":
+    return silver.rows(told, DISCONNECT).drop(silver.DEFECT)
 
 
 def read(tables: Tables, unit: Unit, source: Mapping[str, str]) -> "DataFrame":
@@ -267,6 +287,11 @@ def _spelled(symbols: Sequence[str]) -> list[str]:
 
 _BUS_OF: Final[Mapping[str, tuple[str, ...]]] = {EVENTS.path: ("bus",), SILVER[DISCONNECT].path: ()}
 """Bronze keeps what each source brought, Silver each event once."""
+_OWN: Final[Mapping[str, str]] = {
+    EVENTS.path: f"bus = {literal(BUS)} AND payload_case = {literal(DISCONNECT)}",
+    SILVER[DISCONNECT].path: "origin <> 'realtime'",
+}
+"""Which rows of a table are disconnects that backfills told."""
 _TROUBLES: Final = {kind: f"{TROUBLE} = {literal(kind)}" for kind in (REJECTED, DISCONNECT)}
 
 

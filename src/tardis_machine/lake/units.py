@@ -31,6 +31,9 @@ class Unit(NamedTuple):
     layers: tuple[str, ...] = LAYERS
     disconnects: tuple[tuple[int, int], ...] = ()
     """The times whose disconnects it tells: those that nobody else does."""
+    taken: tuple[tuple[int, int], ...] = ()
+    """The times whose disconnects Silver takes from Bronze, where others told some of them: what
+    they were known by there, they have to be known by here."""
     generation: int = 0
 
     @property
@@ -115,10 +118,7 @@ def plan(
                 planned.append(unit._replace(generation=max(past, default=0) + 1))
             else:
                 planned += _missing(unit, own)
-    return [
-        unit._replace(disconnects=_told_by(unit, planned[:number], done))
-        for number, unit in enumerate(planned)
-    ]
+    return [_telling(unit, planned[:number], done) for number, unit in enumerate(planned)]
 
 
 def _days(replay: ReplayNormalizedOptions, layers: tuple[str, ...]) -> Iterator[Unit]:
@@ -173,11 +173,20 @@ def _gaps(unit: Unit, lines: Iterable[Done], symbol: str | None) -> Iterator[tup
         yield reached, unit.end
 
 
-def _told_by(
-    unit: Unit, before: Sequence[Unit], done: Sequence[Done]
+def _telling(unit: Unit, before: Sequence[Unit], done: Sequence[Done]) -> Unit:
+    """Say of which times a unit tells an exchange's disconnects: each is seen by all."""
+    untold = [_untold(unit, layer, before, done) for layer in unit.layers]
+    if unit.layers == LAYERS and untold[0] != untold[1]:
+        return unit._replace(disconnects=untold[0], taken=untold[1])
+    if unit.layers == (SILVER,):
+        return unit._replace(taken=untold[0])
+    return unit._replace(disconnects=untold[0])
+
+
+def _untold(
+    unit: Unit, layer: str, before: Sequence[Unit], done: Sequence[Done]
 ) -> tuple[tuple[int, int], ...]:
-    """Give the times of which nobody else tells an exchange's disconnects: each is seen by all."""
-    layer = unit.layers[-1]
+    """Give the times of which nobody else tells a layer."""
     same = [each for each in before if each.exchange == unit.exchange and layer in each.layers]
     told = [Done(*each[:3], layer, DISCONNECT, None) for each in same]
     if not unit.is_forced:
