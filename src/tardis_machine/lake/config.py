@@ -7,7 +7,10 @@ from tardis_machine.config import ConfigError, Section, pairs, setting
 from tardis_machine.lake.places import check_place
 from tardis_machine.lake.sources import STREAMS
 
+MOST_ROWS: Final = 1_000_000_000
+"""Of those that a command prints or draws: Spark's own limits are not much larger."""
 _BATCH: Final = 200_000
+_DAY_S: Final = 86_400
 # What Delta Lake insists on: a reader or a stream may be that far behind.
 _WEEK_HOURS: Final = 168
 
@@ -133,7 +136,9 @@ class StreamConfig(Section, title="Stream"):
         None, help="answer Prometheus here; 0 for any port", minimum=0, maximum=65_535
     )
     metrics_host: str = setting("127.0.0.1", help="address of the metrics")
-    interval_s: float = setting(5, help="seconds between the starts of batches", minimum=0)
+    interval_s: float = setting(
+        5, help="seconds between the starts of batches", minimum=0, maximum=_DAY_S
+    )
 
     def validate(self) -> None:
         """Refuse a stream from or to nowhere."""
@@ -156,7 +161,7 @@ class SilverConfig(TablesConfig, title="Silver"):
 class ShowConfig(TablesConfig, title="Show"):
     """What is shown."""
 
-    limit: int = setting(10, help="rows", minimum=1)
+    limit: int = setting(10, help="rows", minimum=1, maximum=MOST_ROWS)
     where: str | None = setting(None, help="which rows, in SQL", metavar="SQL")
 
 

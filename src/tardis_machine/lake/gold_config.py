@@ -7,11 +7,13 @@ from typing import Final
 from tardis_machine.config import ConfigError, Section, setting
 from tardis_machine.emit import DataTypeError, parse
 from tardis_machine.emit.datatypes import BookSnapshots, TradeBars
-from tardis_machine.lake.config import TablesConfig
+from tardis_machine.lake.config import MOST_ROWS, TablesConfig
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.intervals import seconds
 
 _LAYERS: Final = ("bronze", "silver", "gold")
+_YEAR_S: Final = 31_536_000
+_MOST_DAYS: Final = 36_500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,10 @@ class GoldConfig(TablesConfig, title="Gold"):
         (), help="Gold tables, such as bars,quality; all if not given", metavar="NAME,…"
     )
     every_s: float = setting(
-        0, help="seconds from one time to the next; once, and then the end, if 0", minimum=0
+        0,
+        help="seconds from one time to the next; once, and then the end, if 0",
+        minimum=0,
+        maximum=_YEAR_S,
     )
 
     def validate(self) -> None:
@@ -69,7 +74,7 @@ class QualityConfig(DaysConfig, title="Quality"):
     picture: str | None = setting(
         None, help="file to draw it into, such as quality.svg or .png", metavar="PATH"
     )
-    limit: int = setting(100, help="lines of each part of the report", minimum=1)
+    limit: int = setting(100, help="lines of each part of the report", minimum=1, maximum=MOST_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,9 @@ class PlotConfig(DaysConfig, title="Plot"):
     symbol: str = setting("", help="the symbol", metavar="SYMBOL")
     bars: str = setting("trade_bar_1m", help="which bars of Gold", metavar="TYPE")
     picture: str = setting("plot.png", help="file to draw into: .png, .svg, .pdf", metavar="PATH")
-    limit: int = setting(20_000, help="most rows of a table that are drawn", minimum=1)
+    limit: int = setting(
+        20_000, help="most rows of a table that are drawn", minimum=1, maximum=MOST_ROWS
+    )
 
     def validate(self) -> None:
         """Refuse a picture of nothing, or of several."""
@@ -113,7 +120,10 @@ class DropDaysConfig(TablesConfig, title="Drop days"):
 
     before: str = setting("", help="the first day that stays, UTC", metavar="YYYY-MM-DD")
     keep_days: int | None = setting(
-        None, help="days that stay, today among them: for a retention", minimum=1
+        None,
+        help="days that stay, today among them: for a retention",
+        minimum=1,
+        maximum=_MOST_DAYS,
     )
     exchange: tuple[str, ...] = setting((), help="exchanges; all if not given", metavar="NAME,…")
     layers: tuple[str, ...] = setting(

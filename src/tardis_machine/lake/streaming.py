@@ -121,7 +121,7 @@ def _started(
     writer = writer.option("checkpointLocation", checkpoint)
     if once:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{interval_s} seconds").start()
+    return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
 
 
 def _log(number: int, written: Written, seconds: float) -> None:

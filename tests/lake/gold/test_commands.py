@@ -161,6 +161,21 @@ def test_a_day_that_is_none_is_refused() -> None:
         main(["drop-days", "--tables", "lake", "--before", "2024-03-01T00:00"])
 
 
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ("drop-days --keep-days 800000", "36500"),
+        ("gold --every-s 1e10", "31536000"),
+        ("show trades --limit 2147483648", "1000000000"),
+        ("quality --limit 2147483648", "1000000000"),
+        ("plot --exchange bitmex --symbol XBTUSD --limit 2147483647", "1000000000"),
+    ],
+)
+def test_more_than_can_be_counted_is_refused(given: str, most: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{given.split()[-2]} .*: expected \d to {most}$"):
+        main([*given.split(), "--tables", "lake"])
+
+
 def test_a_command_comes_before_its_flags() -> None:
     with pytest.raises(ConfigError, match=r"lake: a command comes before --tables: expected one"):
         main(["--tables", "lake", "show", "trades"])
