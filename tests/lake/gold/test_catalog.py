@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from tardis_machine.lake import catalog
 from tardis_machine.lake.batches import write_batch
@@ -40,6 +41,19 @@ def test_a_question_has_an_answer(registered: Tables, number: str, question: str
     rows = registered.spark.sql(question).collect()
     assert rows, question
     assert all(any(value is not None for value in row) for row in rows)
+
+
+def test_what_comes_to_nothing_fails_no_question_about_all_symbols(registered: Tables) -> None:
+    spark = registered.spark
+    nothing = {"volume": f.lit(0.0), "buy_volume": f.lit(0.0), "sell_volume": f.lit(0.0)}
+    bars = spark.table("md.bars").withColumns({**nothing, "close": f.lit(0.0)})
+    bars.createOrReplaceTempView("idle")  # trades whose side nobody told have no volume of either
+    traded, volatile = (
+        spark.sql(dict(QUESTIONS)[number].replace("md.bars", "idle")).collect()
+        for number in ("2", "3")
+    )
+    assert {(row.vwap, row.share_of_buys) for row in traded} == {(None, None)}
+    assert volatile == []
 
 
 def test_every_column_says_what_it_is(registered: Tables) -> None:
