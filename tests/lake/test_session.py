@@ -98,6 +98,22 @@ def _says(cmdline: Path, text: bytes, folder: Path) -> bool:
     return False
 
 
+def test_a_command_leaves_nothing_where_it_runs_but_tables(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tardis_machine", "lake", "backfill", "--sample-data"),
+            *("--exchange", "bitmex", "--types", "trade", "--to-tables", "lake"),
+            *("--from", "2024-03-01", "--to", "2024-03-01T00:01", "--master", "local[1]"),
+        ],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["lake"]
+
+
 def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tardis_machine", "lake", "show", "trades", "--tables", tmp_path],

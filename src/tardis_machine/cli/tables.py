@@ -1,7 +1,8 @@
 """What a command on the tables is, and how it opens them."""
 
+import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tardis_machine.config import ConfigError, Loaded, Section
 from tardis_machine.lake.config import SparkConfig, TablesConfig, VerifyConfig
@@ -10,6 +11,8 @@ from tardis_machine.lake.places import is_url
 
 if TYPE_CHECKING:
     from tardis_machine.lake.tables import Tables
+
+_CATALOG: Final = "spark.sql.catalogImplementation"
 
 
 class Command(NamedTuple):
@@ -28,7 +31,11 @@ def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
     from tardis_machine.lake.tables import EVENTS, Tables  # noqa: PLC0415
 
     config = loaded[SparkConfig]
-    spark = session(master=config.master, settings={**settings, **config.spark}, s3=on_s3(root))
+    chosen = {**settings, **config.spark}
+    if _CATALOG not in chosen:
+        # Made as Spark starts, else where the command runs, and left there empty.
+        chosen.setdefault("spark.sql.warehouse.dir", f"file://{tempfile.gettempdir()}")
+    spark = session(master=config.master, settings=chosen, s3=on_s3(root))
     tables = Tables(spark, root)
     if is_url(root):
         tables.exists(EVENTS)  # raises where there can be none
