@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
@@ -20,6 +21,7 @@ from tardis_machine.lake.sources.tardis import (
 from tardis_machine.messages import BookChange, Trade
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized
+from tests.servers.process import free_ports
 
 DAY = 86_400_000_000
 START = 1_709_251_200_000_000
@@ -146,6 +148,22 @@ def test_rows_are_those_of_the_library(spark: SparkSession) -> None:
     wanted = pruned.where((f.col("symbol") == "XBTUSD") & (f.col("payload_case") == "trade"))
     trades = [m for m in expected if isinstance(m, Trade) and m.symbol == "XBTUSD"]
     assert wanted.count() == len(trades) > 0
+
+
+def test_a_task_waits_for_an_api_as_long_as_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    source = (
+        spark.read.format("tardis")
+        .option("exchange", "bitmex")
+        .option("from", FROM)
+        .option("to", TO)
+        .option("dataTypes", "trade")
+        .option("cacheDir", str(tmp_path))
+        .option("endpoint", f"http://127.0.0.1:{port}")
+        .option("apiWaitS", "0")
+    )
+    with pytest.raises(PySparkException, match=r"cannot be reached: .* given up after one try"):
+        source.load().collect()
 
 
 def test_what_is_missing_in_the_options_is_named(spark: SparkSession) -> None:
