@@ -76,6 +76,13 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(
     assert "ame" not in str(refused.value)
 
 
+def test_a_password_of_the_endpoint_is_not_repeated(tmp_path: Path) -> None:
+    endpoint = "http://somebody:sesame@127.0.0.1:1"
+    client = Client(Cache(tmp_path), endpoint=endpoint, max_tries=1)
+    with pytest.raises(RetriesExhaustedError, match=r"^http://\*\*\*@127.0.0.1:1 cannot be"):
+        client.fetch(SliceRequest("ftx", "key", "[]", MINUTE, MINUTE, 1), Abort())
+
+
 @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://localhost:99999", "ftp://api"])
 def test_an_endpoint_that_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"--endpoint .*: expected a URL with http://"):

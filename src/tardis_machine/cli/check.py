@@ -7,6 +7,7 @@ import urllib3
 
 from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, load
+from tardis_machine.config.section import without_password
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.history.client import reach
 from tardis_machine.history.settings import HistoryConfig
@@ -67,6 +68,7 @@ def _reach_api(config: HistoryConfig) -> str:
     """Ask for a minute that is free for everybody, and hang up when the answer begins."""
     if config.sample_data:
         return "not needed, the sample data is served"
+    shown = without_password(config.endpoint)
     headers = {"Accept-Encoding": "gzip"}
     if config.api_key:
         headers["Authorization"] = f"Bearer {config.api_key}"
@@ -76,13 +78,13 @@ def _reach_api(config: HistoryConfig) -> str:
                 "GET", config.endpoint + _FREE_MINUTE, headers=headers, preload_content=False
             )
         except urllib3.exceptions.HTTPError as error:
-            raise _ApiError(f"{config.endpoint} cannot be reached: {error}") from None
+            raise _ApiError(f"{shown} cannot be reached: {error}") from None
         answer.close()
     if answer.status == 401:
-        raise _ApiError(f"{config.endpoint} refuses the key of --api-key")
+        raise _ApiError(f"{shown} refuses the key of --api-key")
     if answer.status != 200:
-        raise _ApiError(f"{config.endpoint} answers with status {answer.status}")
-    return f"{config.endpoint}, {'with a key' if config.api_key else 'without a key'}"
+        raise _ApiError(f"{shown} answers with status {answer.status}")
+    return f"{shown}, {'with a key' if config.api_key else 'without a key'}"
 
 
 def _say(verdict: str, part: str, text: str) -> None:

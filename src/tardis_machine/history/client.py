@@ -26,6 +26,7 @@ from urllib3.exceptions import (
 from urllib3.response import BaseHTTPResponse
 
 from tardis_machine import __version__
+from tardis_machine.config.section import without_password
 from tardis_machine.history.cache import Cache, CachedSlice
 from tardis_machine.history.errors import (
     CorruptSliceError,
@@ -370,6 +371,7 @@ def _message(body: str) -> str:
 
 
 def _describe(error: Exception, endpoint: str) -> str:
+    endpoint = without_password(endpoint)
     if isinstance(error, _NO_CONNECTION):
         # urllib3 begins its texts with the object that could not connect.
         return f"{endpoint} cannot be reached: {_OBJECT.sub('', str(error))}"
