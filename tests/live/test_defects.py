@@ -16,7 +16,7 @@ from tardis_machine.live.addresses import rest_url, websocket_url
 from tardis_machine.live.errors import ExchangeError, RateLimitError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.plan import plan
-from tardis_machine.live.rest import Rest
+from tardis_machine.live.rest import Rest, retry_after
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.options import OptionsError
 from tardis_machine.stream import NormalizedStream, stream_normalized
@@ -679,3 +679,10 @@ async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
     for _ in range(4):
         await throttled.wait()
     assert time.monotonic() - began >= 0.15
+
+
+@pytest.mark.parametrize("header", ["inf", "1e300", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_no_answer_makes_an_exchange_be_left_alone_for_ever(header: str) -> None:
+    assert retry_after(header, 429) == 3 * 86_400
+    assert retry_after("259000", 418) == 259_000
+    assert retry_after("nan", 429) == retry_after(None, 429)

@@ -21,6 +21,8 @@ _OK: Final = 200
 _TOO_MANY: Final = 429
 _BANNED: Final = 418
 _WAIT_S: Final = {_TOO_MANY: 16.0, _BANNED: 120.0}
+_MAX_WAIT_S: Final = 3 * 86_400.0
+"""The longest ban of any exchange, whatever its answer says."""
 _LIKE_HTTP: Final = {"ws": "http", "wss": "https"}
 
 
@@ -46,7 +48,7 @@ def retry_after(header: str | None, status: int) -> float:
             wait = parsedate_to_datetime(header).timestamp() - time.time()
         except ValueError:
             return fallback
-    return wait if wait > 0 else fallback
+    return min(wait, _MAX_WAIT_S) if wait > 0 else fallback
 
 
 class Rest:
