@@ -138,3 +138,11 @@ def test_what_was_written_of_a_failed_batch_is_cut_off(tmp_path: Path):
 def test_a_folder_is_refused_at_start(tmp_path: Path):
     with pytest.raises(ConfigError, match="--file-path"):
         FileConfig(path=tmp_path).validate()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev"])
+def test_what_is_no_file_is_refused(path: str):
+    with pytest.raises(ConfigError, match="expected a file") as caught:
+        FileConfig(path=Path(path)).validate()
+
+    assert caught.value.flag == "--file-path"

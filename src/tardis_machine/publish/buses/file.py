@@ -50,10 +50,11 @@ class FileConfig(BusConfig, section="file", title="File"):
         return Limits(records=5_000, bytes=8 << 20, delay_s=0.1)
 
     def validate(self) -> None:
-        """Refuse a folder."""
+        """Refuse what is no file: of a folder or a device no torn line can be cut off."""
         super().validate()
-        if self.path is not None and self.path.is_dir():
-            raise ConfigError(self.flag("path"), str(self.path), "expected a file, not a folder")
+        if self.path is not None and self.path.exists() and not self.path.is_file():
+            allowed = "expected a file, not a folder or a device"
+            raise ConfigError(self.flag("path"), str(self.path), allowed)
 
 
 class FileEventBus(EventBus[FileConfig]):
