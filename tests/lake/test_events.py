@@ -70,6 +70,8 @@ def changed(**fields: object) -> bytes:
         (b"\xfb\x0e\x74", "failed to decode"),
         (changed(exchange="é" * 41), "exchange of more than 80 bytes"),
         (changed(exchange="a\0"), "exchange with a NUL"),
+        # It would be null in the table, and never be found again.
+        (changed(exchange="__HIVE_DEFAULT_PARTITION__"), "exchange of the name __HIVE"),
     ],
 )
 def test_what_bronze_cannot_take_has_a_reason(value: bytes | None, reason: str) -> None:

@@ -48,6 +48,8 @@ _ID: Final = r"^[0-9a-f]{32}$"
 _FIRST_PAYLOAD: Final = 100
 # A folder is named after it, which has 255 bytes at most: `exchange=`, and up to three for each.
 _MOST_EXCHANGE_BYTES: Final = 80
+# What Spark names the folder of those that have none.
+_NO_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 _FEW_ENTRIES: Final = 32
 
 
@@ -176,6 +178,7 @@ def _refuse_exchanges(exchanges: pa.Array, reasons: dict[int, str]) -> None:
         reasons,
     )
     _refuse(pc.match_substring(exchanges, "\0"), "exchange with a NUL", reasons)
+    _refuse(pc.equal(exchanges, _NO_FOLDER), f"exchange of the name {_NO_FOLDER}", reasons)
 
 
 def _refuse(mask: pa.Array, reason: str, reasons: dict[int, str]) -> None:
