@@ -110,6 +110,27 @@ def test_a_day_that_fails_without_a_word_is_reported_as_well() -> None:
     assert reason_of(ValueError("Traceback (most recent call last):\n  File")) == "File"
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("a.b.AnalysisException: [GONE] no table", "AnalysisException: [GONE] no table"),
+        (
+            "Py4JJavaError: An error occurred while calling o1.\n: java.OutOfMemoryError: M\n\tat x",
+            "java.OutOfMemoryError: M",
+        ),
+    ],
+)
+def test_why_a_batch_failed_is_told_in_a_line(raised: str, said: str) -> None:
+    error = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Return Message: "
+        f'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n{raised}\n'
+        " SQLSTATE: 39000 SQLSTATE: XXKST"
+    )
+    with pytest.raises(LakeError) as ended:
+        kept([Query(error)], restarts=0)
+    assert str(ended.value) == said
+
+
 def test_prometheus_is_told_what_batches_brought() -> None:
     metrics = StreamMetrics()
     metrics.wrote(Written(7, 2, {"trade": 5}, latest_us=1_000_000))

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     )
     config = loaded[SparkConfig]
     logs.configure(config.log_format, debug=config.debug)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # Of a batch that fails it writes the stack, which is told in a line when the stream has ended.
+    logging.getLogger("py4j").setLevel(logging.WARNING if config.debug else logging.CRITICAL)
     # It writes what is raised as well, with all of the JVM's stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     for warning in loaded.warnings:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _CANCEL_AGAIN_S: Final = 0.5
 
-_TRACEBACK: Final = "Traceback (most recent call last):\n"
+TRACEBACK: Final = "Traceback (most recent call last):\n"
 _CALLED: Final = "An error occurred while calling"
 
 
@@ -160,9 +160,11 @@ def _cancel(spark: "SparkSession", running: Iterable[Future[None]]) -> None:
 def reason_of(error: Exception) -> str:
     """Find what went wrong on an executor in what Spark makes of it."""
     text = str(error)
-    _, traceback, told = text.rpartition(_TRACEBACK)
+    _, traceback, told = text.rpartition(TRACEBACK)
     lines = [line for line in (told if traceback else text).splitlines() if line.strip()]
     raised = [line for line in lines if not line[0].isspace()]
+    if traceback and len(raised) > 1 and _CALLED in raised[0]:
+        return raised[1].lstrip(": ")
     if traceback and raised:
         name, colon, reason = raised[0].partition(":")
         return f"{name.rpartition('.')[2]}{colon}{reason}"

@@ -11,6 +11,7 @@ from tardis_machine.lake.batches import Written, write_batch, write_silver
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.groups import grouped
 from tardis_machine.lake.joining import joining
+from tardis_machine.lake.running import TRACEBACK, reason_of
 from tardis_machine.lake.tables import EVENTS, Commit, Tables
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def wait(query: "StreamingQuery", seconds: float | None = None) -> bool:
     try:
         ended = query.awaitTermination(seconds)  # type: ignore[arg-type]
     except StreamingQueryException as error:
-        raise LakeError(_explained(str(error))) from error
+        raise LakeError(_explained(error)) from error
     return seconds is None or bool(ended)
 
 
@@ -138,7 +139,8 @@ def _log(number: int, written: Written, seconds: float) -> None:
     )
 
 
-def _explained(error: str) -> str:
+def _explained(failure: Exception) -> str:
+    error = str(failure)
     first = _PLAN.sub("", error).strip()
     if gone := _GONE.search(error):
         return (
@@ -155,4 +157,4 @@ def _explained(error: str) -> str:
             "What is gone cannot be had again from this topic; a backfill may have it. To go on "
             "with what is left: --on-data-loss skip"
         )
-    return first
+    return reason_of(failure) if TRACEBACK in error else first
