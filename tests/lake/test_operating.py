@@ -115,7 +115,7 @@ def test_a_day_that_fails_without_a_word_is_reported_as_well() -> None:
     [
         ("a.b.AnalysisException: [GONE] no table", "AnalysisException: [GONE] no table"),
         (
-            "Py4JJavaError: An error occurred while calling o1.\n: java.OutOfMemoryError: M\n\tat x",
+            "Py4JJavaError: An error occurred while calling o1.\n: java.OutOfMemoryError: M\n\tat",
             "java.OutOfMemoryError: M",
         ),
     ],
