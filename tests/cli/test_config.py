@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Run
 
 
@@ -56,3 +58,11 @@ def test_the_page_of_every_setting(run: Run) -> None:
     assert done.returncode == 0
     assert "| `--cache-dir` DIR | `TM_CACHE_DIR` | `cache_dir` |" in done.stdout
     assert "## Kafka" in done.stdout
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_password_in_a_url_is_stars(run: Run, form: tuple[str, ...]) -> None:
+    done = run("config", *form, TM_ENDPOINT="http://me:s3cret@localhost:1/v1")
+    assert done.returncode == 0
+    assert "s3cret" not in done.stdout
+    assert "http://***@localhost:1/v1" in done.stdout

@@ -193,12 +193,13 @@ class Option(NamedTuple):
             return ""
         if self.setting.secret:
             return REDACTED
+        value = masked(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(map(str, value))
         if isinstance(value, dict):
-            return ",".join(f"{name}:{entry}" for name, entry in masked(value).items())
+            return ",".join(f"{name}:{entry}" for name, entry in value.items())
         return str(value)
 
 
@@ -263,7 +264,14 @@ def without_password(address: str) -> str:
 
 
 def masked(value: Any) -> Any:
-    """Star out entries of a table whose key says that they are secret (`ssl.key.password`)."""
+    """Star out what is secret in a value that is not: passwords of URLs, entries of a table.
+
+    Those are secret whose key says so (`ssl.key.password`).
+    """
+    if isinstance(value, str):
+        return without_password(value) if "://" in value else value
+    if isinstance(value, tuple):
+        return tuple(map(masked, value))
     if not isinstance(value, dict):
         return value
     return {name: REDACTED if _SECRET_KEY.search(name) else v for name, v in value.items()}
