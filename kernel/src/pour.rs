@@ -151,7 +151,7 @@ impl Pour {
             let parts: Vec<Part> = self.framing.parts(text, begun.at).take(MOST_PARTS).collect();
             let size: usize = parts.iter().map(Part::len).sum();
             let slices = behind(parts.iter().flat_map(Part::slices), begun.taken);
-            let slices: Vec<IoSlice> = slices.map(IoSlice::new).collect();
+            let slices: Vec<IoSlice> = slices.filter(|slice| !slice.is_empty()).map(IoSlice::new).collect();
             let rest = size - begun.taken;
             let count = self.write(&slices)?;
             begun.advance(&parts, count);

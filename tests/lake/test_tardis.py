@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
@@ -115,20 +115,18 @@ def test_the_key_comes_from_the_executors_environment(tmp_path: Path) -> None:
     assert "hidden" not in repr(where)
 
 
+def reader(spark: SparkSession, **options: str) -> DataFrameReader:
+    asked = {"exchange": "bitmex", "from": FROM, "to": TO} | options
+    return spark.read.format("tardis").options(**asked)
+
+
 def test_rows_are_those_of_the_library(spark: SparkSession) -> None:
     expected = list(
         replay_normalized(
             exchange="bitmex", from_=FROM, to=TO, data_types=["trade", "book_change"], sample=True
         )
     )
-    source = (
-        spark.read.format("tardis")
-        .option("exchange", "bitmex")
-        .option("from", FROM)
-        .option("to", TO)
-        .option("dataTypes", "trade,book_change")
-        .option("sampleData", "true")
-    )
+    source = reader(spark, dataTypes="trade,book_change", sampleData="true")
     rows = source.load().orderBy("position").collect()
     assert len(rows) == len(expected) > 100
     for row, message in zip(rows, expected, strict=True):
@@ -152,15 +150,12 @@ def test_rows_are_those_of_the_library(spark: SparkSession) -> None:
 
 def test_a_task_waits_for_an_api_as_long_as_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
     [port] = free_ports(1)
-    source = (
-        spark.read.format("tardis")
-        .option("exchange", "bitmex")
-        .option("from", FROM)
-        .option("to", TO)
-        .option("dataTypes", "trade")
-        .option("cacheDir", str(tmp_path))
-        .option("endpoint", f"http://127.0.0.1:{port}")
-        .option("apiWaitS", "0")
+    source = reader(
+        spark,
+        dataTypes="trade",
+        cacheDir=str(tmp_path),
+        endpoint=f"http://127.0.0.1:{port}",
+        apiWaitS="0",
     )
     with pytest.raises(PySparkException, match=r"cannot be reached: .* given up after one try"):
         source.load().collect()
@@ -168,4 +163,4 @@ def test_a_task_waits_for_an_api_as_long_as_it_is_told(spark: SparkSession, tmp_
 
 def test_what_is_missing_in_the_options_is_named(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="needs the option dataTypes"):
-        spark.read.format("tardis").options(**{"exchange": "bitmex", "from": FROM, "to": TO}).load()
+        reader(spark).load()

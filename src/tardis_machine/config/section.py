@@ -18,6 +18,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from urllib.parse import SplitResult, urlsplit
 
 from tardis_machine.errors import TardisMachineError
 
@@ -255,6 +256,16 @@ def readable_by_others(path: Path) -> bool:
 def key_of(owner: type[Section], name: str) -> str:
     word = name.removesuffix("_")  # a field called `pass_` is still --nats-pass
     return f"{owner.section}_{word}" if owner.section else word
+
+
+def split_url(url: str) -> SplitResult | None:
+    """Take a URL apart; None where nobody could make sense of its host or port."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    return None if port == 0 else parts
 
 
 def without_password(address: str) -> str:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from tardis_machine.config import ConfigError, Section, bytes_size, setting
+from tardis_machine.config.section import split_url
 
 KEY_EXPECTED: Final = "expected a key of ASCII characters, without line ends"
 
@@ -55,7 +55,9 @@ class HistoryConfig(Section, title="History"):
 
         Nobody would say so later but the HTTP client, with the whole header in its text.
         """
-        if not self.endpoint.startswith(("http://", "https://")) or not _has_host(self.endpoint):
+        parts = split_url(self.endpoint)
+        is_http = self.endpoint.startswith(("http://", "https://"))
+        if not is_http or parts is None or not parts.hostname:
             raise ConfigError(
                 self.flag("endpoint"), self.endpoint, "expected a URL with http:// or https://"
             )
@@ -66,11 +68,3 @@ class HistoryConfig(Section, title="History"):
 def is_key(text: str) -> bool:
     """Tell whether a header can carry a key, if there is any."""
     return text.isascii() and text.isprintable()
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
+from tardis_machine.config.section import split_url
 from tardis_machine.exchanges.dialect import DialectError, Endpoint
 
 
@@ -60,12 +61,10 @@ def rest_url(exchange: str, url: str, environ: Mapping[str, str]) -> str:
 
 def _checked(exchange: str, name: str, url: str, schemes: tuple[str, ...]) -> str:
     expected = f"expected a URL with {' or '.join(f'{each}://' for each in schemes)}"
-    try:
-        parts = urlsplit(url)
+    parts = split_url(url)
+    if parts is None:
+        raise DialectError(exchange, f"invalid {name}: no URL, {expected}")
+    if parts.scheme not in schemes or not parts.netloc:
         shown = f"{parts.scheme}://{parts.hostname or ''}"  # user, password and query may be secret
-        possible = parts.scheme in schemes and parts.netloc and parts.port != 0
-    except ValueError:  # a port that is none, an address that is cut off
-        raise DialectError(exchange, f"invalid {name}: no URL, {expected}") from None
-    if not possible:
         raise DialectError(exchange, f"invalid {name}: {shown}, {expected}")
     return url

@@ -241,7 +241,6 @@ def main() -> None:
     """Run with the configuration that comes first on standard input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
-    logs.escape_unwritable()
     tune()
     os.nice(_NICENESS)
     try:

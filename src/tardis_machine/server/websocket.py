@@ -88,9 +88,9 @@ class WebSocketRoutes:
             )
             try:
                 replay = replay_normalized_many(options, history=services.history, strict=strict)
-                pour = None
-                if journal is None and replay.can_pour:
-                    pour = session.outlet.make_pour("frames")
+                # What is published is written down before it is sent.
+                pours = journal is None and replay.can_pour
+                pour = session.outlet.make_pour("frames") if pours else None
                 await services.run(
                     _REPLAY_NORMALIZED,
                     replay,

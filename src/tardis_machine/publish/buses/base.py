@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
+from tardis_machine.config.section import split_url
 from tardis_machine.extras import expect
 from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, RecordRejectedError
 from tardis_machine.publish.buses.fates import Fates, SendResult
@@ -122,11 +122,7 @@ class BusConfig(Section, ABC):
     def check_port(self, name: str, allowed: str) -> None:
         """Refuse an address whose host or port nobody could make sense of."""
         address = str(getattr(self, name))
-        try:
-            fit = urlsplit(address).port != 0
-        except ValueError:
-            fit = False
-        if not fit:
+        if split_url(address) is None:
             raise ConfigError(self.flag(name), address, allowed)
 
     def warnings(self) -> list[str]:
