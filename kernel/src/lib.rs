@@ -13,12 +13,13 @@ mod merge;
 mod numbers;
 mod pour;
 mod raw;
+mod ring;
 mod times;
 
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 11;
+const INTERFACE: u32 = 12;
 
 #[pymodule]
 fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -33,6 +34,7 @@ fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Gate>()?;
     module.add_class::<emit::Gates>()?;
     module.add_class::<emit::Times>()?;
+    module.add_class::<ring::Ring>()?;
     module.add_class::<lines::Lines>()?;
     module.add_class::<pour::Pour>()?;
     module.add_function(wrap_pyfunction!(frames::text_frames, module)?)?;

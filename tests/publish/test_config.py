@@ -34,6 +34,14 @@ def test_sizes_have_units_and_a_lower_bound() -> None:
         journal("--journal-max-bytes", "1000")
 
 
+def test_a_ring_is_none_or_large_enough() -> None:
+    assert journal("--journal-ring-bytes", "0").ring_bytes == 0
+    assert journal("--journal-ring-bytes", "1MiB").ring_bytes == 1 << 20
+    for text in ("1000", "2GiB"):
+        with pytest.raises(ConfigError, match="--journal-ring-bytes"):
+            journal("--journal-ring-bytes", text)
+
+
 def test_directory(tmp_path: Path) -> None:
     assert journal("--journal-dir", str(tmp_path)).path == tmp_path
     assert journal(TM_JOURNAL_DIR=str(tmp_path)).path == tmp_path

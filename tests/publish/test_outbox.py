@@ -119,7 +119,7 @@ async def test_a_report_that_is_not_understood_changes_nothing(
     outbox = await publish({"file": file})
     await until(lambda: outbox._snapshot is not None)
     process = Path(f"/proc/{outbox.publisher_pid}")
-    reports = process.joinpath("cmdline").read_text().split("\0")[-2]
+    reports = process.joinpath("cmdline").read_text().split("\0")[-3]
     with process.joinpath("fd", reports).open("wb") as pipe:
         pipe.write(b'{"buses":[]}\n')
     await until(lambda: "publisher is not understood" in caplog.text)

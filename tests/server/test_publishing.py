@@ -164,9 +164,8 @@ async def test_an_answer_that_is_no_stream_has_its_ids_too(
 async def test_a_disk_that_hangs_holds_no_other_request(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = await start(
-        event_bus=FileConfig(path=tmp_path / "events"), journal={"dir": tmp_path / "journal"}
-    )
+    journal = {"dir": tmp_path / "journal", "ring_bytes": 0}
+    served = await start(event_bus=FileConfig(path=tmp_path / "events"), journal=journal)
     disk = HangingDisk(monkeypatch)
     replaying = asyncio.create_task(get(served, OPTIONS))
     await until(disk.reached.is_set)
@@ -184,9 +183,8 @@ async def test_a_live_message_is_journalled_before_it_is_sent(
     """And in order: what the exchange's errors say comes behind what it sent before them."""
     async with ScriptedExchange() as exchange:
         monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
-        served = await start(
-            event_bus=FileConfig(path=tmp_path / "events"), journal={"dir": tmp_path / "journal"}
-        )
+        journal = {"dir": tmp_path / "journal", "ring_bytes": 0}
+        served = await start(event_bus=FileConfig(path=tmp_path / "events"), journal=journal)
         options = {"exchange": "bitmex", "symbols": [XBT], "dataTypes": ["trade"]}
         asked = options | {"withErrorMessages": True}
         url = served.ws("/ws-stream-normalized", asked)

@@ -8,8 +8,8 @@ Segments `N.seg` are numbered from 0; a segment's header says how many messages 
 it, so what lies between two places is known without reading it; a server that ends leaves an empty
 one behind, which says how many there are in all. An entry is a fixed header
 (checksum, version, sizes, message count, position, ingest time), the response's provenance
-(msgpack, made once per response) and the NDJSON bytes exactly as the client gets them: one
-`writev`, no copy, before the client's first byte.
+(msgpack, made once per response) and the NDJSON bytes exactly as the client gets them, before the
+client's first byte.
 
 Belonging. `log.json` names the buses a log was written for and where each goes. A server with
 another configuration is refused while a log is written to, or holds what such a bus has yet to
@@ -37,11 +37,14 @@ live flows and `drop` do not wait for that.
 
 Writing. One thread of a server does it, the scribe: it may be held up by the disk, and nobody else.
 A response submits an entry, goes on, and sends it to its client when the entry's ticket is done.
-Small entries of a response that come together are written as one.
+Small entries of a response that come together are written as one. Where there is a ring (see
+`ring.py`), the scribe grants a stretch of a segment; within it responses append to the ring by
+themselves, and the publisher's process writes what is there. Nothing else is written to a segment,
+and none is begun, before the ring is empty.
 
-Durability. `write(2)` survives any process. Against power loss a thread syncs every interval; a
-cursor that got ahead of the data it points to means that data was delivered. What is renamed into
-place was synced before.
+Durability. `write(2)` survives any process, and so does a mapped file. Against power loss a thread
+syncs every interval; a cursor that got ahead of the data it points to means that data was
+delivered. What is renamed into place was synced before.
 """
 
 from tardis_machine.journal.cursor import Cursor, CursorState

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tardis_machine.journal import durable, segment
+from tardis_machine.journal import durable, ring, segment
 from tardis_machine.journal.cursor import Cursor, CursorState, read_state, reserve
+from tardis_machine.log import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ NUMBERED: Final = re.compile(r"log-(\d{12,})-[0-9a-f]{8}")
 _BY_CLOCK: Final = re.compile(r"\d{8}T\d{6}\.\d{6}-[0-9a-f]{8}")
 """As logs were named before they had numbers."""
 _OWN: Final = re.compile(
-    r"lock|log\.json|spare|\w+\.cursor|\d+\.(seg|skip|damaged)|\.(log\.json|\d+\.skip)\.new"
+    r"lock|log\.json|spare|ring|\w+\.cursor|\d+\.(seg|skip|damaged)|\.(log\.json|\d+\.skip)\.new"
 )
 """The files that a log is made of: no other is ever deleted."""
 
@@ -56,6 +57,7 @@ class Log:
         self._meta_torn = False
         self._finished = False
         self._end = End(-1, 0, 0)
+        self._trouble = Throttle()
 
     def meta(self) -> Meta | None:
         """Tell whose log it is; None if that cannot be read."""
@@ -111,7 +113,7 @@ class Log:
             segment.first_message(self.path, number)
 
     def finished(self) -> bool:
-        """Tell whether the writer is gone; it never comes back."""
+        """Tell whether the writer is gone; it never comes back. What it left is written first."""
         if not self._finished:
             try:
                 fd = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
@@ -120,9 +122,15 @@ class Log:
                 return True
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                self._finished = True
+                self._finished = ring.recover(self.path)
             except BlockingIOError:
                 pass
+            except OSError as error:
+                if self._trouble.allow() is not None:
+                    extra = {"log": str(self.path), "error": str(error)}
+                    _log.error(
+                        "what a server left cannot be written, it is tried again", extra=extra
+                    )
             finally:
                 durable.let_go(fd)
         return self._finished
@@ -213,6 +221,13 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 found[number] = segment.segment_path(self.path, number).stat().st_size
         return found
+
+    def ring_bytes(self) -> int:
+        """Give the size of its ring."""
+        try:
+            return (self.path / ring.NAME).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def skipped(self, number: int, seen: int) -> int:
         """Count the messages of tombstones at or after a segment that lie behind `seen`."""

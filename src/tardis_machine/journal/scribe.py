@@ -8,12 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from functools import partial
 from typing import Any, Final
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal.entry import Buffer
+from tardis_machine.journal.ring import LOW
 from tardis_machine.journal.writer import LogGoneError, Writer
 from tardis_machine.log import Throttle
 from tardis_machine.waiting import wake
@@ -120,15 +121,22 @@ def _tell_all(tickets: Iterable[Ticket]) -> None:
         ticket.tell()
 
 
+WRITTEN: Final = Ticket()
+"""Of whatever is written already."""
+WRITTEN.done = True
+
+
 class Flow:
     """The entries of one response: written in order, and after one has failed, none."""
 
-    __slots__ = ("error", "provenance", "when_full")
+    __slots__ = ("error", "last", "provenance", "when_full")
 
     def __init__(self, provenance: bytes, when_full: WhenFull) -> None:
         self.provenance = provenance
         self.when_full = when_full
         self.error: Exception | None = None
+        self.last = WRITTEN
+        """What was promised for the entry that was submitted last."""
 
 
 class _Request:
@@ -156,6 +164,13 @@ class _Request:
         settle_all(self.tickets, error)
 
 
+class _Call(Enum):
+    """What the thread may be asked for beside writing."""
+
+    RENEW = auto()
+    CLOSE = auto()
+
+
 class Scribe:
     """Writes what flows submit, each by its own rule for a full journal.
 
@@ -169,7 +184,7 @@ class Scribe:
         self.gone = False
         self._trouble_said = Throttle()
         self._lost_said = Throttle()
-        self._new: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._new: queue.SimpleQueue[_Request | _Call] = queue.SimpleQueue()
         self._paced: deque[_Request] = deque()
         self._written: list[Ticket] = []
         # Bytes, each counted by one thread alone: what was submitted, what was taken of it.
@@ -177,7 +192,7 @@ class Scribe:
         self._taken = 0
         self._pause_s = _SHORTEST_PAUSE_S
         self._looked_at = 0.0
-        self._closed = False
+        self._closed = self._renews = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -193,7 +208,7 @@ class Scribe:
 
         Nobody may change the data any more: it is written where it lies.
         """
-        ticket = Ticket()
+        flow.last = ticket = Ticket()
         request = _Request(flow, data, count, position, hidden, [ticket])
         queued = self._submitted - self._taken
         if flow.when_full is WhenFull.DROP and queued > _MOST_QUEUED_BYTES:
@@ -203,9 +218,20 @@ class Scribe:
             self._new.put(request)
         return ticket
 
+    def write(self, flow: Flow, data: Buffer, count: int, position: int) -> Ticket:
+        """Have an entry written as `submit` does, at once if it may go through the ring."""
+        ring = self.writer.ring
+        if ring is not None and flow.last.done and flow.error is None:
+            passed = ring.shared.append(flow.provenance, data, count, position)
+            if passed == LOW:
+                self._new.put(_Call.RENEW)
+            if passed:
+                return WRITTEN
+        return self.submit(flow, data, count, position)
+
     def close(self) -> None:
         """Write what has been submitted, as far as there is room, and end the log."""
-        self._new.put(None)
+        self._new.put(_Call.CLOSE)
         self._thread.join()
         self.writer.close()
 
@@ -213,6 +239,9 @@ class Scribe:
         while not self._closed:
             self._write(self._take())
             try:
+                if self._renews:
+                    self._renews = False
+                    self.writer.renew()
                 self._write_paced()
             except Exception:  # noqa: BLE001 - they wait, and are tried again
                 _log.exception("journal cannot be written")
@@ -251,6 +280,7 @@ class Scribe:
         self._looked_at = time.monotonic()
         try:
             self.writer.find()
+            self.writer.tend()
             self.writer.space.measure()
             self.writer.space.find_stalled()
             self.writer.seal_if_idle()
@@ -272,8 +302,10 @@ class Scribe:
         with contextlib.suppress(queue.Empty):
             request = self._new.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S)
             while True:
-                if request is None:
+                if request is _Call.CLOSE:
                     self._closed = True
+                elif request is _Call.RENEW:
+                    self._renews = True
                 else:
                     found.append(request)
                 request = self._new.get_nowait()

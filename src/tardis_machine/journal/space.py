@@ -62,6 +62,7 @@ class Space:
         total = messages = writers = 0
         for log in self._directory.logs():
             writers += not log.finished()
+            total += log.ring_bytes()
             for size in log.sizes().values():
                 total += size
                 messages += max(0, size - segment.HEADER_BYTES)
@@ -85,6 +86,16 @@ class Space:
         else:
             self.full()
         return written
+
+    def ask(self) -> bool:
+        """Ask for a grain before it is needed; False if there is none."""
+        with self._directory.space():
+            return self._fits(0) and self._free > 0
+
+    def spend(self, size: int) -> None:
+        """Note that so many of the bytes were written that nobody had to be asked for."""
+        self.used += size
+        self._free -= size
 
     @property
     def granted(self) -> int:

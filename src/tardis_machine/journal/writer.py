@@ -2,24 +2,23 @@
 
 import contextlib
 import errno
-import logging
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.journal import durable, entry, log, segment
+from tardis_machine.journal import durable, entry, log, ring, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
-
-_log = logging.getLogger(__name__)
+from tardis_machine.journal.syncer import Syncer
 
 _SPARE_BYTES: Final = 16 * 1024
 _LEAST_RESERVED: Final = 1 << 20
+_RINGS_AT_LEAST: Final = 32
+"""How many times a ring's size a journal, and its disk, have to hold."""
 
 
 class FileLimitError(TardisMachineError):
@@ -59,12 +58,14 @@ class Writer:
         stall_s: float = 60.0,
         fsync: float | None = 0.5,
         segment_bytes: int = LARGEST_SEGMENT,
+        ring_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start a log, for buses that go to these destinations.
 
-        `fsync`: seconds between syncs, 0 for every append, None for never. Raises BoundError if
-        the directory belongs to another configuration.
+        `fsync`: seconds between syncs, 0 for every append, None for never. `ring_bytes`: how much
+        may be on its way through a ring. Raises BoundError if the directory belongs to another
+        configuration.
         """
         journal = Directory(directory)
         known = dict(destinations or {})
@@ -90,12 +91,21 @@ class Writer:
         self._reserved = 0
         self._file_full = False
         self._sealed_at = -1
+        self._sure = 0
+        self._written_to = False
+        self._syncer: Syncer | None = None
+        self.ring: ring.Ring | None = None
+        """What entries may be written through, by another thread; None where there is none."""
         try:
             self._rotate()
+            self._syncer = Syncer(self.path, fsync) if fsync else None
+            # Who has every entry synced before it is sent has it written before, too.
+            room = min(max_bytes, journal.free_bytes())
+            if ring_bytes and fsync != 0 and ring_bytes * _RINGS_AT_LEAST <= room:
+                self.ring = ring.create(self.path, ring_bytes, self._syncer)
         except BaseException:
             durable.let_go(self._lock)
             raise
-        self._syncer = _Syncer(self.path, fsync) if fsync else None
 
     def append(
         self,
@@ -111,12 +121,15 @@ class Writer:
         LogGoneError if nobody could find it there.
         """
         size = entry.HEADER_BYTES + len(provenance) + len(data)
+        self._recall()
 
         def write() -> bool:
             over = self._size + size > self.space.segment_bytes
             if over and self._size > segment.HEADER_BYTES and not self._rotate():
                 return False
             self._reserve(size)
+            if self._pass_on(provenance, data, count, position, size, hidden=hidden):
+                return True
             now = time.time_ns() // 1000
             head = entry.header(provenance, data, count, position, now, hidden=hidden)
             parts = (head, provenance, data)
@@ -132,22 +145,40 @@ class Writer:
             raise LogGoneError(self.path) from None
         self.find()
         self.messages += count
-        if self._syncer is not None:
-            self._syncer.dirty(self._fd)
+        self._grant()
         return True
+
+    def renew(self) -> None:
+        """Let the ring have more before it has used up what it has."""
+        if self.ring is None or not self._sure:
+            return
+        self._note(self.ring)
+        if not self.space.ask():
+            self._recall()
+            return
+        end = min(self._size + self.space.granted, self.space.segment_bytes)
+        if end > self._sure and durable.reserve(self._fd, self._sure, end - self._sure):
+            self._sure = end
+            self._reserved = max(end, self._reserved)
+            self.ring.shared.extend(end)
 
     def find(self) -> None:
         """Make sure that what was written lies where readers look for it; LogGoneError if not.
 
-        A file that is open may be written to after it was deleted. One that was put in its place
-        does not grow.
+        A file that is open may be written to after it was deleted, or another put in its place.
         """
+        written = self._size if self.ring is None or self.ring.is_empty else 0
         try:
-            size = segment.segment_path(self.path, self._number).stat().st_size
+            found = segment.segment_path(self.path, self._number).stat()
         except (FileNotFoundError, NotADirectoryError):
             raise LogGoneError(self.path) from None
-        if size < self._size:
+        if not os.path.samestat(found, os.fstat(self._fd)) or found.st_size < written:
             raise LogGoneError(self.path)
+
+    def tend(self) -> None:
+        """Leave nothing in the ring if nobody else empties it."""
+        if self.ring is not None:
+            self.ring.tend()
 
     def sync(self) -> None:
         """Force to disk what was appended, if that is not to wait for an interval."""
@@ -159,13 +190,16 @@ class Writer:
 
         Other servers may need the room, and cannot skip what is being written to.
         """
+        self._recall()
         idle, self._sealed_at = self._sealed_at == self.messages, self.messages
         short = 2 * self.space.used > self.space.max_bytes
         if idle and short and self._size > segment.HEADER_BYTES:
             self._rotate()
+        self._grant()
 
     def make_room(self, *, forced: bool) -> bool:
         """Give up the oldest segment at the expense of stalled buses, or of the furthest behind."""
+        self._recall()
         if self._size > segment.HEADER_BYTES and len(segment.list_log(self.path).segments) == 1:
             # The only segment may have to go: it can once it is not the one written to.
             self._rotate()
@@ -173,6 +207,11 @@ class Writer:
 
     def close(self) -> None:
         """End the log. The publisher deletes it once it is delivered."""
+        self._recall()
+        self._settle()
+        if self.ring is not None:
+            self.ring.end()
+            self.ring = None
         if self._fd >= 0 and self._size > segment.HEADER_BYTES:
             # The next segment's header says how many messages there are before it, so that the
             # last of them do not pass for a write that was cut off if they are damaged.
@@ -190,6 +229,7 @@ class Writer:
 
     def _rotate(self) -> bool:
         """Begin the next segment; False if the disk has no room for it."""
+        self._settle()
         number = self._number + 1
         path = segment.segment_path(self.path, number)
         fd = self._begin(path, number)
@@ -211,20 +251,75 @@ class Writer:
             elif self._syncer is None:
                 os.fdatasync(self._fd)
                 os.close(self._fd)
-            else:
+            elif self._written_to:
                 self._syncer.retire(self._fd)
+            else:  # by whoever empties the ring, who syncs it
+                os.close(self._fd)
+                self._syncer.begin()
         if self._fsync == 0 or (number == 0 and self._fsync is not None):
             durable.sync_directory(self.path)
         self._fd, self._number, self._size = fd, number, segment.HEADER_BYTES
-        self._reserved = 0
+        self._reserved = self._sure = 0
+        self._written_to = False
         return True
+
+    def _recall(self) -> None:
+        """Take over from the ring, at the place that it has got to."""
+        if self.ring is not None:
+            self.ring.shared.extend(0)
+            self._note(self.ring)
+
+    def _note(self, ring: ring.Ring) -> None:
+        """Have the books say what went through the ring."""
+        offset, messages = ring.shared.report()
+        if messages:
+            self.space.spend(offset - self._size)
+            self._size = offset
+            self.messages += messages
+
+    def _grant(self) -> None:
+        """Let the ring have all that the segment has room for without asking."""
+        if self.ring is not None and self._sure > self._size:
+            end = self._size + self.space.granted
+            path = segment.segment_path(self.path, self._number)
+            inode = os.fstat(self._fd).st_ino
+            self.ring.shared.grant(self._number, self._size, min(self._sure, end), str(path), inode)
+
+    def _pass_on(
+        self,
+        provenance: bytes,
+        data: entry.Buffer,
+        count: int,
+        position: int,
+        size: int,
+        *,
+        hidden: bool,
+    ) -> bool:
+        """Put an entry into the ring, behind what is there; False if that cannot be."""
+        if self.ring is None or self._size + size > self._sure:
+            return False
+        place = self._number, self._size
+        shared = self.ring.shared
+        passed = shared.pass_on(*place, provenance, data, count, position, hidden)
+        if not passed and self._settle():
+            passed = shared.pass_on(*place, provenance, data, count, position, hidden)
+        self._size += size if passed else 0
+        return passed
+
+    def _settle(self) -> bool:
+        """Have all written that is in the ring; False if there is none, or it is of no more use."""
+        if self.ring is not None and not self.ring.settle():
+            self.ring.end()
+            self.ring = None
+        return self.ring is not None
 
     def _reserve(self, size: int) -> None:
         """Have room found for all that may be written to this segment without asking."""
         if self._size + size > self._reserved:
             end = min(self._size + self.space.granted, self.space.segment_bytes)
             if end - self._size >= _LEAST_RESERVED:
-                durable.reserve(self._fd, self._size, end - self._size)
+                sure = durable.reserve(self._fd, self._size, end - self._size)
+                self._sure = end if sure else 0
             self._reserved = max(end, self._size + size)
 
     def _release(self) -> None:
@@ -250,6 +345,7 @@ class Writer:
 
     def _write(self, parts: Sequence[entry.Buffer], size: int) -> bool:
         """Write an entry whole or not at all; False if the disk is full."""
+        self._settle()
         try:
             written = os.writev(self._fd, parts)
             if written != size:
@@ -263,55 +359,7 @@ class Writer:
                 raise FileLimitError(size) from error
             return False
         self._size += size
+        self._written_to = True
+        if self._syncer is not None:
+            self._syncer.dirty(self._fd)
         return True
-
-
-class _Syncer:
-    """A thread that syncs what was written since the last time, and closes retired segments."""
-
-    def __init__(self, path: Path, interval_s: float) -> None:
-        self._path = path
-        self._interval_s = interval_s
-        self._current: int | None = None
-        self._retired: list[int] = []
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="journal-fsync", daemon=True)
-        self._thread.start()
-
-    def dirty(self, fd: int) -> None:
-        self._current = fd
-
-    def retire(self, fd: int) -> None:
-        with self._lock:
-            self._retired.append(fd)
-            self._current = None
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sync()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            self._sync()
-
-    def _sync(self) -> None:
-        with self._lock:
-            retired, self._retired = self._retired, []
-            current, self._current = self._current, None
-            # A duplicate: the writer may retire and this thread close the original meanwhile.
-            current = None if current is None else os.dup(current)
-        for fd in (*retired, *(() if current is None else (current,))):
-            try:
-                os.fdatasync(fd)
-            except OSError as error:
-                _log.exception("journal could not be synced", extra={"error": error.strerror})
-            finally:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        if retired:  # and so a segment was begun, whose name counts as much
-            try:
-                durable.sync_directory(self._path)
-            except OSError as error:
-                _log.exception("journal could not be synced", extra={"error": error.strerror})

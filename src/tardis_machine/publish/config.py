@@ -74,6 +74,16 @@ class JournalConfig(
         help="slow replays down, skip the oldest, or end the response",
     )
 
+    ring_bytes: int = setting(
+        8 << 20,
+        help="memory through which replays pass what the publisher's process then writes to the "
+        "journal, so that they need not; 0 for none, and none in a journal of less than 32 times "
+        "as much",
+        minimum=0,
+        maximum=1 << 30,
+        parse=bytes_size,
+        metavar="BYTES",
+    )
     adopt: bool = setting(
         False,
         help="take over what is left of another configuration: buses of the same name get it, "
@@ -88,6 +98,14 @@ class JournalConfig(
     def fsync_s(self) -> float | None:
         """Give the seconds between syncs; 0 after each batch, None never."""
         return fsync_interval(self.fsync)
+
+    def validate(self) -> None:
+        if 0 < self.ring_bytes < _SMALLEST_BOUND:
+            raise ConfigError(
+                self.flag("ring_bytes"),
+                self.ring_bytes,
+                f"expected 0, or at least {_SMALLEST_BOUND}",
+            )
 
     def warnings(self) -> list[str]:
         if self.when_full == "drop":

@@ -41,6 +41,8 @@ class State(NamedTuple):
     journal_bytes: int
     journal_max_bytes: int
     journal_waiting: int
+    ring_bytes: int
+    ring_max_bytes: int
     lost: int
 
 
@@ -67,6 +69,10 @@ class PublishingCollector(Collector):
         yield _gauge(
             "journal_waiting", "Batches of replays that wait for space.", state.journal_waiting
         )
+        yield _gauge(
+            "ring_used_bytes", "What is on its way through the journal's ring.", state.ring_bytes
+        )
+        yield _gauge("ring_max_bytes", "Bound of the ring.", state.ring_max_bytes)
         yield CounterMetricFamily(
             _PREFIX + "unjournalled",
             "Messages of live or dropping flows that not even an emptied journal had room for.",

@@ -95,10 +95,13 @@ class Outbox:
             publish=to_dict(self._publish),
             journal=str(path),
             log=writer.path.name,
+            fsync_s=self._journal.fsync_s,
             log_format="json" if any(isinstance(f, JsonFormatter) for f in formatters) else "human",
             debug=root.level == logging.DEBUG,
         )
-        self._supervisor = Supervisor(settings, self._take)
+        self._supervisor = Supervisor(
+            settings, self._take, lambda: -1 if writer.ring is None else writer.ring.waits
+        )
         self._heard_at = time.monotonic()
         try:
             await self._supervisor.start()
@@ -220,6 +223,7 @@ class Outbox:
                 adopt=self._journal.adopt,
                 stall_s=self._journal.stall_s,
                 fsync=self._journal.fsync_s,
+                ring_bytes=self._journal.ring_bytes,
             )
         except BoundError as error:
             raise ConfigError(flag, str(path), error.reason) from error
@@ -234,6 +238,7 @@ class Outbox:
 
     def _state(self) -> State:
         supervisor, scribe = self._supervisor, self._scribe
+        ring = None if scribe is None else scribe.writer.ring
         return State(
             snapshot=self._snapshot,
             stalled=frozenset() if scribe is None else scribe.writer.space.stalled,
@@ -244,6 +249,8 @@ class Outbox:
             journal_bytes=0 if scribe is None else scribe.writer.space.used,
             journal_max_bytes=self._journal.max_bytes,
             journal_waiting=0 if scribe is None else scribe.waiting,
+            ring_bytes=0 if ring is None else ring.used,
+            ring_max_bytes=0 if ring is None else ring.size,
             lost=0 if scribe is None else scribe.lost,
         )
 
@@ -258,7 +265,7 @@ class ResponseJournal:
 
     def append(self, data: Buffer, count: int) -> Ticket:
         """Write messages; they may be sent once the ticket is done, and that may take space."""
-        ticket = self._scribe.submit(self._flow, data, count, self._position)
+        ticket = self._scribe.write(self._flow, data, count, self._position)
         self._position += count
         return ticket
 

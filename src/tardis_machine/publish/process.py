@@ -23,6 +23,7 @@ import msgspec
 from tardis_machine import log as logs
 from tardis_machine.config import from_dict
 from tardis_machine.journal import Directory, LockedError, Log
+from tardis_machine.journal.ring import Mover
 from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct):
     publish: dict[str, Any]
     journal: str
     log: str
+    fsync_s: float | None = None
     log_format: str = "human"
     debug: bool = False
 
@@ -242,6 +244,8 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
     tune()
+    if (ring := int(sys.argv[2]) if len(sys.argv) > 2 else -1) >= 0:
+        Mover(Path(settings.journal) / settings.log, ring, settings.fsync_s).start()
     os.nice(_NICENESS)
     try:
         code = Process(settings, int(sys.argv[1])).run()

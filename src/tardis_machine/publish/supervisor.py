@@ -32,7 +32,14 @@ class Supervisor:
     server that is killed leaves a publisher that finishes its work.
     """
 
-    def __init__(self, settings: Settings, on_snapshot: Callable[[Snapshot], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        on_snapshot: Callable[[Snapshot], None],
+        ring: Callable[[], int] = lambda: -1,
+    ) -> None:
+        """`ring` gives the end of a pipe that tells of work in the log's ring; -1 for none."""
+        self._ring = ring
         self._settings = msgspec.json.encode(settings) + b"\n"
         self._on_snapshot = on_snapshot
         self._decoder = msgspec.json.Decoder(Snapshot)
@@ -77,6 +84,7 @@ class Supervisor:
 
     async def _spawn(self) -> None:
         reading, writing = os.pipe()
+        ring = self._ring()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -84,8 +92,9 @@ class Supervisor:
                 "-m",
                 "tardis_machine.publish.process",
                 str(writing),
+                str(ring),
                 stdin=asyncio.subprocess.PIPE,
-                pass_fds=(writing,),
+                pass_fds=(writing,) if ring < 0 else (writing, ring),
                 start_new_session=True,
             )
         except BaseException:

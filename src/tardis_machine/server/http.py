@@ -102,11 +102,12 @@ class HttpRoutes:
             )
             replay = replay_normalized_many(options, history=services.history, strict=strict)
             outlet = self._outlet(request)
-            # What is published is written down before it is sent.
             pour = None
-            if journal is None and replay.can_pour:
+            if replay.can_pour:
                 pour = outlet.make_pour("chunks" if request.version >= HttpVersion11 else "nothing")
-            return await self._stream(request, replay, outlet, replay.chunks(pour), journal)
+            # What is published is written down before it is sent.
+            chunks = replay.chunks(pour if journal is None else None)
+            return await self._stream(request, replay, outlet, chunks, journal)
 
     def _outlet(self, request: web.BaseRequest) -> Outlet:
         return Outlet(request, self._services.limits.config.stall_timeout_s)

@@ -153,9 +153,8 @@ class Services:
         self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
-            await deliver(
-                replay, batches, counted, turns=self.turns, journal=journal, pour=outlet.pour
-            )
+            pour = outlet.pour if journal is None else None
+            await deliver(replay, batches, counted, turns=self.turns, journal=journal, pour=pour)
             outcome = "finished"
         except ConnectionError:
             raise

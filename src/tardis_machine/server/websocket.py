@@ -88,13 +88,12 @@ class WebSocketRoutes:
             )
             try:
                 replay = replay_normalized_many(options, history=services.history, strict=strict)
-                # What is published is written down before it is sent.
-                pours = journal is None and replay.can_pour
-                pour = session.outlet.make_pour("frames") if pours else None
+                pour = session.outlet.make_pour("frames") if replay.can_pour else None
                 await services.run(
                     _REPLAY_NORMALIZED,
                     replay,
-                    replay.chunks(pour),
+                    # What is published is written down before it is sent.
+                    replay.chunks(pour if journal is None else None),
                     session.send,
                     session.outlet,
                     journal,

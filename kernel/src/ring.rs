@@ -1,0 +1,407 @@
+//! Entries of the journal on their way to its file, in memory that two processes share.
+//!
+//! One side appends whole entries and never waits for a disk; the other writes them to where they belong, and says how
+//! far it has got. The layout is that of `journal/ring.py`, which reads it.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::frames::text_of;
+use crate::guard::guarded;
+
+/// Where in the file what lies.
+const HEAD: usize = 64;
+const TAIL: usize = 128;
+const DOZES: usize = 192;
+const STATE: usize = 196;
+const ABANDONED: u8 = 2;
+const ROOM: usize = 4096;
+/// Length, segment, and offset there of what follows.
+const RECORD: usize = 24;
+/// Instead of a length: nothing follows before the end of the room.
+const SKIP: u64 = u64::MAX;
+/// Records begin at multiples of this.
+const STEP: usize = 8;
+
+/// How long nothing is looked for: to be woken for each entry would cost the other side more than the entry.
+const NAP: Duration = Duration::from_millis(1);
+/// How long Python is not asked for anything.
+const LONGEST: Duration = Duration::from_millis(100);
+
+const VERSION: u8 = 1;
+const CHECKSUM: usize = 4;
+const HIDDEN: u8 = 1;
+/// Checksum (left to who writes the file), version, flags, sizes, count, position, time.
+const ENTRY: usize = 36;
+
+/// For less than this nobody asks in time.
+const WORTH_ASKING: u64 = 2 << 20;
+
+/// How far entries may be written without asking.
+#[derive(Default)]
+struct Grant {
+    segment: u64,
+    offset: u64,
+    limit: u64,
+    /// Where it is time to ask for more.
+    low: u64,
+    messages: u64,
+    /// The segment's file, and by which number the system knows it.
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Grant {
+    /// Whether the segment's file is still where readers look for it.
+    fn is_in_place(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
+    }
+}
+
+/// A batch of a response.
+struct Entry<'a> {
+    provenance: &'a [u8],
+    data: &'a [u8],
+    count: u32,
+    position: u64,
+    is_hidden: bool,
+}
+
+impl Entry<'_> {
+    fn size(&self) -> usize {
+        ENTRY + self.provenance.len() + self.data.len()
+    }
+
+    /// What precedes its provenance; the checksum is left out.
+    fn header(&self) -> [u8; ENTRY] {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_micros() as u64);
+        let mut bytes = [0; ENTRY];
+        bytes[4] = VERSION;
+        bytes[5] = if self.is_hidden { HIDDEN } else { 0 };
+        bytes[8..12].copy_from_slice(&(self.provenance.len() as u32).to_le_bytes());
+        bytes[12..16].copy_from_slice(&(self.data.len() as u32).to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.count.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.position.to_le_bytes());
+        bytes[28..36].copy_from_slice(&now.to_le_bytes());
+        bytes
+    }
+}
+
+/// The shared memory of a log.
+#[pyclass(module = "tardis_machine_kernel")]
+pub struct Ring {
+    memory: PyBuffer<u8>,
+    room: usize,
+    wakes: Option<File>,
+    grant: Grant,
+}
+
+impl Ring {
+    #[allow(unsafe_code, reason = "another process changes it meanwhile")]
+    fn number(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `new` has seen that it is there, aligned, and may be written to; both sides go by atomic operations.
+        unsafe { AtomicU64::from_ptr(self.memory.buf_ptr().cast::<u8>().add(at).cast()) }
+    }
+
+    #[allow(unsafe_code, reason = "another process changes it meanwhile")]
+    fn dozes(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.memory.buf_ptr().cast::<u8>().add(DOZES).cast()) }
+    }
+
+    /// Copy parts one behind the other to a place in the room, which has to be free.
+    #[allow(unsafe_code, reason = "it is another process's memory, too")]
+    fn copy(&mut self, mut place: usize, parts: &[&[u8]]) {
+        for part in parts {
+            assert!(place + part.len() <= self.room);
+            // SAFETY: that is inside of it, and nobody reads there before the head has passed it.
+            unsafe { copy_away(part, self.memory.buf_ptr().cast::<u8>().add(ROOM + place)) };
+            place += part.len();
+        }
+    }
+
+    /// Append an entry, if there is room for it.
+    fn put(&mut self, entry: &Entry, segment: u64, offset: u64) -> bool {
+        let head = self.number(HEAD).load(Ordering::Relaxed);
+        let place = (head % self.room as u64) as usize;
+        let needed = (RECORD + entry.size()).next_multiple_of(STEP);
+        let skipped = if place + needed > self.room { self.room - place } else { 0 };
+        let after = head + (skipped + needed) as u64;
+        if after - self.tail() > self.room as u64 {
+            return false;
+        }
+        if skipped > 0 {
+            self.copy(place, &[&SKIP.to_le_bytes()]);
+        }
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&(entry.size() as u64).to_le_bytes());
+        record[8..16].copy_from_slice(&segment.to_le_bytes());
+        record[16..].copy_from_slice(&offset.to_le_bytes());
+        let place = if skipped > 0 { 0 } else { place };
+        self.copy(place, &[&record, &entry.header(), entry.provenance, entry.data]);
+        self.number(HEAD).store(after, Ordering::Release);
+        self.wake();
+        true
+    }
+
+    fn write_out(&mut self, segment: u64, file: &File, patience: Duration) -> io::Result<Option<u64>> {
+        let began = Instant::now();
+        let mut busy_at = began;
+        loop {
+            let mut tail = self.tail();
+            let head = self.head();
+            if tail != head {
+                busy_at = Instant::now();
+            }
+            while tail != head {
+                let place = (tail % self.room as u64) as usize;
+                let length = self.count(place);
+                if length == SKIP {
+                    tail += (self.room - place) as u64;
+                } else {
+                    let end =
+                        usize::try_from(length).ok().and_then(|length| length.checked_add(place + RECORD));
+                    let Some(end) = end.filter(|end| *end <= self.room && length >= CHECKSUM as u64) else {
+                        return Err(io::Error::new(ErrorKind::InvalidData, "the ring is damaged"));
+                    };
+                    if self.count(place + 8) != segment {
+                        return Ok(Some(self.count(place + 8)));
+                    }
+                    let offset = self.count(place + 16);
+                    self.write_entry(file, place + RECORD, end, offset)?;
+                    tail += (end - place).next_multiple_of(STEP) as u64;
+                }
+                if self.is_abandoned() {
+                    return Ok(None);
+                }
+                self.number(TAIL).store(tail, Ordering::Release);
+            }
+            if busy_at.elapsed() >= patience || began.elapsed() >= LONGEST {
+                return Ok(None);
+            }
+            sleep(NAP);
+        }
+    }
+
+    /// Write an entry with its checksum to its place in the file.
+    #[allow(unsafe_code, reason = "it is another process's memory, too")]
+    fn write_entry(&mut self, file: &File, begin: usize, end: usize, offset: u64) -> io::Result<()> {
+        assert!(begin + CHECKSUM <= end && end <= self.room);
+        // SAFETY: that is inside of it, and the other side does not write there before the tail has passed it.
+        let body = unsafe {
+            let from = self.memory.buf_ptr().cast::<u8>().add(ROOM + begin + CHECKSUM);
+            std::slice::from_raw_parts(from, end - begin - CHECKSUM)
+        };
+        let checksum = crc32fast::hash(body);
+        self.copy(begin, &[&checksum.to_le_bytes()]);
+        // SAFETY: as above.
+        let entry = unsafe {
+            std::slice::from_raw_parts(self.memory.buf_ptr().cast::<u8>().add(ROOM + begin), end - begin)
+        };
+        file.write_all_at(entry, offset)
+    }
+
+    /// A number of a record.
+    #[allow(unsafe_code, reason = "it is another process's memory, too")]
+    fn count(&self, place: usize) -> u64 {
+        assert!(place + 8 <= self.room);
+        // SAFETY: that is inside of it.
+        u64::from_le(unsafe {
+            self.memory.buf_ptr().cast::<u8>().add(ROOM + place).cast::<u64>().read_unaligned()
+        })
+    }
+
+    #[allow(unsafe_code, reason = "another process changes it meanwhile")]
+    fn is_abandoned(&self) -> bool {
+        // SAFETY: `new` has seen that it is there.
+        let state = unsafe { AtomicU8::from_ptr(self.memory.buf_ptr().cast::<u8>().add(STATE)) };
+        state.load(Ordering::Acquire) == ABANDONED
+    }
+
+    fn wake(&mut self) {
+        // Whoever dozes has looked at the head after it said so.
+        fence(Ordering::SeqCst);
+        if self.dozes().load(Ordering::Relaxed) != 0 && self.dozes().swap(0, Ordering::SeqCst) != 0 {
+            if let Some(wakes) = &mut self.wakes {
+                // A pipe that is full wakes as well.
+                let _ = wakes.write(b"\n");
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Ring {
+    /// `memory` is a mapped file; `wakes` the end of a pipe that the other side waits at, where there is one.
+    #[new]
+    #[allow(unsafe_code, reason = "a number from Python is a file descriptor")]
+    fn new(memory: PyBuffer<u8>, wakes: Option<RawFd>) -> PyResult<Self> {
+        let room = memory.len_bytes().saturating_sub(ROOM) / STEP * STEP;
+        if memory.readonly() || room == 0 || (memory.buf_ptr() as usize) % STEP != 0 {
+            return Err(PyValueError::new_err("no memory for a ring"));
+        }
+        let wakes = match wakes {
+            None => None,
+            Some(fd) if fd < 0 => return Err(PyOSError::new_err("not a pipe")),
+            // SAFETY: it is not -1. It is only copied, which the system refuses if there is none.
+            Some(fd) => Some(File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)),
+        };
+        Ok(Self { memory, room, wakes, grant: Grant::default() })
+    }
+
+    /// How many bytes were ever appended, records' heads and all.
+    #[getter]
+    fn head(&self) -> u64 {
+        self.number(HEAD).load(Ordering::Acquire)
+    }
+
+    /// How many of them are where they belong.
+    #[getter]
+    fn tail(&self) -> u64 {
+        self.number(TAIL).load(Ordering::Acquire)
+    }
+
+    /// Let entries be appended to a segment, from an offset up to a limit.
+    fn grant(&mut self, segment: u64, offset: u64, limit: u64, path: PathBuf, inode: u64) {
+        self.grant = Grant { segment, offset, limit: 0, low: 0, messages: 0, path, inode };
+        self.extend(limit);
+    }
+
+    /// Let entries be appended up to another limit.
+    fn extend(&mut self, limit: u64) {
+        let half = limit.saturating_sub(self.grant.offset) / 2;
+        self.grant.low = if half < WORTH_ASKING { u64::MAX } else { self.grant.offset + half };
+        self.grant.limit = limit;
+    }
+
+    /// Give the offset that was reached, and how many messages that took since this was asked.
+    fn report(&mut self) -> (u64, u64) {
+        (self.grant.offset, std::mem::take(&mut self.grant.messages))
+    }
+
+    /// Append an entry by the grant; 0 if there is no room for it, or no grant, 2 if it is time to ask for more.
+    fn append(&mut self, provenance: &[u8], data: &Bound<PyAny>, count: u32, position: u64) -> PyResult<u8> {
+        guarded(|| {
+            let entry = Entry { provenance, data: text_of(data)?, count, position, is_hidden: false };
+            let end = self.grant.offset + entry.size() as u64;
+            if end > self.grant.limit || !self.grant.is_in_place() {
+                return Ok(0);
+            }
+            if !self.put(&entry, self.grant.segment, self.grant.offset) {
+                return Ok(0);
+            }
+            self.grant.offset = end;
+            self.grant.messages += u64::from(count);
+            if end < self.grant.low {
+                return Ok(1);
+            }
+            self.grant.low = u64::MAX;
+            Ok(2)
+        })
+    }
+
+    /// Append an entry to a segment at an offset; False if there is no room for it.
+    #[allow(clippy::too_many_arguments, reason = "what an entry is made of")]
+    fn pass_on(
+        &mut self,
+        segment: u64,
+        offset: u64,
+        provenance: &[u8],
+        data: &Bound<PyAny>,
+        count: u32,
+        position: u64,
+        hidden: bool,
+    ) -> PyResult<bool> {
+        guarded(|| {
+            let entry = Entry { provenance, data: text_of(data)?, count, position, is_hidden: hidden };
+            Ok(self.put(&entry, segment, offset))
+        })
+    }
+
+    /// Write the records of a segment to its file as they come; gives the segment of the next if that is another one, and
+    /// None when nothing has come for as many milliseconds as `patience`, or it has been long enough.
+    ///
+    /// Python does not have to wait for it, nor it for Python.
+    #[allow(unsafe_code, reason = "a number from Python is a file descriptor")]
+    fn carry(&mut self, py: Python, segment: u64, fd: RawFd, patience: u64) -> PyResult<Option<u64>> {
+        if fd < 0 {
+            return Err(PyOSError::new_err("not a file"));
+        }
+        // SAFETY: it is not -1. It is only copied, which the system refuses if there is none.
+        let file = File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?);
+        let patience = Duration::from_millis(patience);
+        guarded(|| Ok(py.detach(|| self.write_out(segment, &file, patience))?))
+    }
+
+    /// Say that all before this is where it belongs.
+    fn advance(&self, tail: u64) {
+        self.number(TAIL).store(tail, Ordering::Release);
+    }
+
+    /// Ask to be woken, for there is nothing to do; False if there is.
+    fn doze(&self) -> bool {
+        self.dozes().store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let idle = self.head() == self.tail();
+        if !idle {
+            self.dozes().store(0, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    /// Wake the other side, whether it dozes or not.
+    fn rouse(&mut self) {
+        self.dozes().store(1, Ordering::SeqCst);
+        self.wake();
+    }
+}
+
+/// Copy to where another processor will read: past this one's caches, which have no use for it.
+///
+/// # Safety
+/// There has to be room for it, apart from where it lies.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "there is no other way around the caches")]
+unsafe fn copy_away(from: &[u8], to: *mut u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const LINE: usize = 64;
+    let before = to.align_offset(LINE).min(from.len());
+    let (first, rest) = from.split_at(before);
+    let lines = rest.chunks_exact(LINE);
+    let last = lines.remainder();
+    // SAFETY: all of it is inside of what the caller vouches for; every line of `to` is aligned.
+    unsafe {
+        std::ptr::copy_nonoverlapping(first.as_ptr(), to, first.len());
+        let mut line = to.add(before);
+        for each in lines {
+            for part in 0..LINE / 16 {
+                let value = _mm_loadu_si128(each.as_ptr().cast::<__m128i>().add(part));
+                _mm_stream_si128(line.cast::<__m128i>().add(part), value);
+            }
+            line = line.add(LINE);
+        }
+        std::ptr::copy_nonoverlapping(last.as_ptr(), line, last.len());
+        _mm_sfence();
+    }
+}
+
+/// The same with the caches.
+///
+/// # Safety
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+#[allow(unsafe_code, reason = "it is another process's memory, too")]
+unsafe fn copy_away(from: &[u8], to: *mut u8) {
+    // SAFETY: the caller vouches for it.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+}
