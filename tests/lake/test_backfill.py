@@ -157,6 +157,42 @@ def test_a_disconnect_is_there_once_whatever_each_part_knows_it_by(
     assert bronze == held
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("trade", (0, 2)), ("book_change", (2, 5))],
+        [("trade", (2, 5)), ("book_change", (0, 2))],
+        [("trade", (0, 5)), ("book_change", (0, 5)), ("force book_change", (0, 3))],
+        [("book_change", (0, 5)), ("force trade", (2, 5)), ("force trade,book_change", (0, 2))],
+    ],
+    ids=str,
+)
+def test_a_disconnect_that_few_messages_know_by_old_ones_is_the_same_one(
+    tables: Tables, tmp_path: Path, parts: list[tuple[str, tuple[int, int]]]
+) -> None:
+    books = [book(at, "partial", 1, 1) for at in (2, MINUTE_US + 30, 2 * MINUTE_US + 20)]
+    # The connection broke at the end of a minute, and the next trade came long after.
+    recorded = {
+        ("trade",): {0: trade(1), 1: b"\n", 3: trade(3 * MINUTE_US)},
+        ("orderBookL2",): {0: books[0], 1: books[1] + b"\n", 2: books[2]},
+        ("orderBookL2", "trade"): {
+            0: trade(1) + books[0],
+            1: books[1] + b"\n",
+            2: books[2],
+            3: trade(3 * MINUTE_US),
+        },
+    }
+    for channels, minutes in recorded.items():
+        source = {"cacheDir": str(write_day(tmp_path / "cache", minutes, channels=channels))}
+    for part, cut in parts:
+        _, force, types = part.rpartition("force ")
+        wanted = replay(*types.split(","), minutes=cut)
+        run(tables, wanted, source=source, force=bool(force))
+        bronze, held = disconnects(tables)
+        assert bronze == held
+        assert len(held) == 1, (part, held)
+
+
 @pytest.mark.parametrize("types", [("book_change",), ("trade",), ("trade", "book_change")])
 def test_a_disconnect_that_only_bronze_was_told_is_the_same_one_in_silver(
     tables: Tables, tmp_path: Path, types: tuple[str, ...]

@@ -14,7 +14,7 @@ from tardis_machine.bronze import Context, Encoder, Origin
 from tardis_machine.history import History
 from tardis_machine.lake.sources.projections import (
     TROUBLE,
-    UNTIL,
+    Breaks,
     Disconnects,
     Events,
     Part,
@@ -23,7 +23,7 @@ from tardis_machine.lake.sources.projections import (
     Rows,
     project,
 )
-from tardis_machine.lake.sources.resumptions import between
+from tardis_machine.lake.sources.resumptions import between, matching
 from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.options import ReplayNormalizedOptions
@@ -134,7 +134,7 @@ def test_a_disconnect_between_two_parts_is_lost_by_neither(tmp_path: Path) -> No
     assert set.union(*parts) == whole
 
 
-def test_disconnects_are_told_of_a_time_surely_or_as_what_may_be_anothers(tmp_path: Path) -> None:
+def test_disconnects_are_told_of_a_time_unless_others_did(tmp_path: Path) -> None:
     seconds = [10, 50, 70, 130, 170]
     day = {
         minute: b"\n".join([b"", *(trade(at * 1_000_000) for at in seconds if at // 60 == minute)])
@@ -142,12 +142,14 @@ def test_disconnects_are_told_of_a_time_surely_or_as_what_may_be_anothers(tmp_pa
     }
     types = ["trade", "book_change"]
 
-    def told(*times: tuple[int, int], end: int = 3) -> list[tuple[int, int | None]]:
+    def told(
+        *times: tuple[int, int], end: int = 3, others: Sequence[tuple[int, int]] = ()
+    ) -> list[int]:
         within = tuple((START_US + a * MINUTE_US, START_US + b * MINUTE_US) for a, b in times)
+        before = tuple((START_US + a * 1_000_000, START_US + b * 1_000_000) for a, b in others)
         replay = options(0, end * MINUTE_US, types=types, exchange="bitmex")
         return [
-            (_second(row["local_ts"]), row[UNTIL] and _second(row[UNTIL]))
-            for row in rows(Disconnects(within), replay, history)
+            _second(row["local_ts"]) for row in rows(Disconnects(within, before), replay, history)
         ]
 
     def _second(moment: datetime) -> int:
@@ -156,19 +158,44 @@ def test_disconnects_are_told_of_a_time_surely_or_as_what_may_be_anothers(tmp_pa
     with History(cache_dir=write_day(tmp_path, day)) as history:
         # There is one between any two trades, and none before the first or behind the last.
         every = [10, 50, 70, 130]
-        assert told((0, 1440)) == [(at, None) for at in every]
-        assert told((0, 3)) == [(at, None) for at in every]
-        assert told((0, 1)) == [(10, None), (50, 70)]
-        assert told((1, 2)) == [(50, 70), (70, 130)]
-        assert told((0, 1), (2, 3)) == [(10, None), (50, 70), (70, 130), (130, None)]
-        # With a part that ends there, so does what is known of it.
-        assert told((0, 1), end=1) == [(10, None)]
+        assert told((0, 1440)) == every
+        assert told((0, 3)) == every
+        # The second and third are in files of the minutes in which it was connected again.
+        assert told((0, 1)) == [10]
+        assert told((1, 2)) == [50]
+        assert told((0, 1), (2, 3)) == [10, 70, 130]
+        assert told((0, 1), end=1) == [10]
         assert told() == []
+        # What others told is left out, whatever lines they know it by.
+        assert told((0, 1440), others=[(10, 50)]) == [50, 70, 130]
+        assert told((0, 1440), others=[(5, 55), (60, 65)]) == [70, 130]
+        assert told((0, 1), others=[(20, 30), (60, 61)]) == []
+        assert told((0, 1), others=[(50, 50)]) == [10]
+        replay = options(0, 3 * MINUTE_US, types=types, exchange="bitmex")
+        times = [
+            tuple(_second(row[name]) for name in ("local_ts", "earliest_ts", "latest_ts"))
+            for row in rows(Breaks(), replay, history)
+        ]
+        assert times == [(10, 10, 50), (50, 60, 70), (70, 120, 130), (130, 130, 170)]
+
+
+def test_a_disconnect_that_others_told_is_found_by_when_it_can_have_been() -> None:
+    assert matching([], [(1, 2)]) == set()
+    assert matching([(1, 5), (5, 9)], []) == set()
+    assert matching([(1, 5), (5, 9)], [(5, 7)]) == {1}
+    # One behind the other, each known by other lines.
+    assert matching([(10, 35), (35, 50)], [(0, 32), (32, 45)]) == {0, 1}
+    assert matching([(0, 32), (32, 45)], [(10, 35), (35, 50)]) == {0, 1}
+    # Several that passed for one stand for one.
+    assert matching([(1, 2), (3, 4), (5, 6)], [(0, 9)]) == {0}
+    assert matching([(0, 9)], [(1, 2), (3, 4), (5, 6)]) == {0}
+    # Lines of one time before and after it.
+    assert matching([(5, 5)], [(4, 9)]) == matching([(4, 9)], [(5, 5)]) == {0}
 
 
 def test_times_around_disconnects_are_found_in_whatever_pieces() -> None:
     first, second, third = (trade(at) for at in (1, 2, 3))
-    moments = {START_US + 1: START_US + 2, START_US + 2: START_US + 3}
+    one, two, three, end = (START_US + at for at in (1, 2, 3, 9))
     lines = [b"\n", first, b"\n", b"\n", b"no time\n", second, b"\n", third, b"\n"]
     for cuts in itertools.product((True, False), repeat=len(lines) - 1):
         pieces = [lines[0]]
@@ -177,9 +204,13 @@ def test_times_around_disconnects_are_found_in_whatever_pieces() -> None:
                 pieces.append(each)
             else:
                 pieces[-1] += each
-        assert between(pieces) == moments, pieces
+        found = {one: (one, two), two: (two, three), three: (three, end)}
+        assert between([(0, piece) for piece in pieces], end) == found, pieces
         pieces = [part for piece in pieces for part in (b"", piece)]
-        assert between(pieces) == moments, pieces
+        assert between([(0, piece) for piece in pieces], end) == found, pieces
+    # The file that has it does not begin before it, nor that of the last of several.
+    placed = [(0, first), (one + 5, b"\n"), (one + 6, b"\n"), (one + 7, third)]
+    assert between(placed, end) == {one: (one + 6, three)}
 
 
 def test_what_has_no_row_is_counted_and_can_be_read_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tardis_machine.lake.manifest import MALFORMED, Count
 from tardis_machine.lake.running import Progress, Report, run_lanes
 from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sources import tardis
-from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE, UNTIL
+from tardis_machine.lake.sources.projections import BUS, REJECTED, TROUBLE
 from tardis_machine.lake.spans import DAY_US, day, instant, listed, literal, moment
 from tardis_machine.lake.tables import BREAKS, EVENTS, QUARANTINE, SILVER, Table, Tables, among
 from tardis_machine.lake.units import BRONZE, DISCONNECT, Unit
@@ -189,6 +189,8 @@ class UnitWriter:
             "day": day(unit.day),
             "symbol": "''",
             "local_ts": "local_ts",
+            "earliest_ts": "earliest_ts",
+            "latest_ts": "latest_ts",
             # As rows may have them.
             "symbols": "array_union(symbols, transform(symbols, each -> upper(each)))",
             "data_types": f"array({listed(unit.data_types)})",
@@ -232,23 +234,29 @@ class UnitWriter:
         tables.create(table)
         # Only a whole day knows that there are no others.
         if unit.is_forced and unit.is_whole_day:
-            tables.replace(lambda: made(self.rows("disconnects").drop(UNTIL)), table, known)
+            tables.replace(lambda: made(self.rows("disconnects")), table, known)
             return
         keys = (*EVENT_KEY, *_BUS_OF[table.path])
         tables.insert_new(lambda: made(self._untold(table, known)), table, keys, self._seen("t"))
 
     def _untold(self, table: Table, known: str) -> "DataFrame":
-        """Read the disconnects of the unit's times, but for those at a border that are there.
+        """Read the disconnects of the unit's times, but for those that are there.
 
-        Another unit knew such a one by another message, which came after this unit's last.
+        Another unit may know such a one by other messages.
         """
         from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
 
-        times = json.dumps(self._unit.disconnects)
-        there = self._tables.read(table).where(known).select("local_ts").alias("t")
-        same = f"s.{UNTIL} IS NOT NULL AND t.local_ts >= s.local_ts AND t.local_ts < s.{UNTIL}"
-        told = self.rows("disconnects", disconnectsOf=times).alias("s")
-        return told.join(there, f.expr(same), "left_anti").drop(UNTIL)
+        there = self._tables.read(table).where(known).select("local_ts", "event_id")
+        seen = self._tables.read(BREAKS).where(self._seen()).groupBy("local_ts")
+        times = seen.agg(f.min("earliest_ts").alias("first"), f.max("latest_ts").alias("last"))
+        told = there.join(times, "local_ts", "left").selectExpr(
+            *(f"unix_micros(coalesce({name}, local_ts))" for name in ("first", "last"))
+        )
+        return self.rows(
+            "disconnects",
+            disconnectsOf=json.dumps(self._unit.disconnects),
+            disconnectsTold=json.dumps([tuple(each) for each in told.collect()]),
+        )
 
 
 def _silver_disconnects(told: "DataFrame") -> "DataFrame":

@@ -122,6 +122,8 @@ BREAKS: Final = Table(
         "day": "DATE",
         "symbol": "STRING",
         "local_ts": "TIMESTAMP",
+        "earliest_ts": "TIMESTAMP",
+        "latest_ts": "TIMESTAMP",
         "symbols": "ARRAY<STRING>",
         "data_types": "ARRAY<STRING>",
         "unit": "STRING",
@@ -129,6 +131,8 @@ BREAKS: Final = Table(
     statistics=("local_ts", "unit"),
     comments={
         "local_ts": "when the last message came before the connection broke, of these, UTC",
+        "earliest_ts": "when it can have broken first: then, or where a recorded slice begins, UTC",
+        "latest_ts": "when it can have broken last: the next message came, or the part ended, UTC",
         "symbol": "empty: see symbols",
         "symbols": "whose messages, NULL for all",
         "data_types": "of which data types",

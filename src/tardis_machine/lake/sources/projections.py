@@ -20,7 +20,7 @@ from tardis_machine.lake.decode.envelopes import envelopes
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
 from tardis_machine.lake.records import RECORD
-from tardis_machine.lake.sources.resumptions import resumptions
+from tardis_machine.lake.sources.resumptions import Stretch, matching, resumptions
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
@@ -34,13 +34,7 @@ TROUBLE: Final = "trouble"
 """Beside a table's columns: what a row without a place in it is. Such rows are counted, and a
 replay of their own brings them where they belong."""
 REJECTED: Final = "rejected"
-UNTIL: Final = "until"
-"""Beside the columns of disconnects: when the recording went on, of one that is not surely theirs
-who read it."""
-Stretch = tuple[int, int]
-"""From a time to before another, in microseconds."""
 
-_ELSEWHERE: Final = -1
 _ROWS: Final = 20_000
 _BYTES: Final = 4 << 20
 _ID_LENGTH: Final = 32
@@ -291,15 +285,16 @@ class Rows:
 class Disconnects:
     """Disconnects, as rows of `bronze/events` with all that rows of Silver need.
 
-    With times, those that broke then. One of which only some is in them, between the lines before
-    and after it, may be another part's: it has an `until`, the time of the line after it.
+    With times, those that can have been then; but for `told`, which others told of the day: each
+    has the times between which it can have been.
     """
 
     times: tuple[Stretch, ...] | None = None
+    told: tuple[Stretch, ...] = ()
 
     @property
     def columns(self) -> dict[str, str]:
-        return {**EVENT, UNTIL: "TIMESTAMP"}
+        return EVENT
 
     def types(self, data_types: tuple[str, ...]) -> tuple[str, ...]:
         return ()
@@ -308,49 +303,58 @@ class Disconnects:
         events = chunk.of(DISCONNECT)
         if not len(events):
             return
-        part = chunk.part
-        until = [None] * len(events) if self._is_all_of(part) else self._until(chunk, events)
-        kept = pa.array([row for row, us in enumerate(until) if us != _ELSEWHERE], pa.int64())
-        columns = {name: column(name, part, events) for name in EVENT}
-        columns[UNTIL] = pa.array(until, TIME)
-        yield pa.RecordBatch.from_pydict(columns).take(kept)
+        rows = range(len(events)) if self._is_all_of(chunk.part) else self._untold(chunk, events)
+        columns = {name: column(name, chunk.part, events) for name in EVENT}
+        yield pa.RecordBatch.from_pydict(columns).take(pa.array(rows, pa.int64()))
 
     def _is_all_of(self, part: Part) -> bool:
         """Whether nobody else tells any of the day's disconnects."""
         day = (part.replay.from_, part.replay.from_ + DAY_US)
-        return self.times is None or self.times == (day,)
+        return self.times is None or (self.times == (day,) and not self.told)
 
-    def _until(self, chunk: Chunk, events: pa.RecordBatch) -> list[int | None]:
-        part, times = chunk.part, self.times or ()
-        after = resumptions(part.replay, chunk.history)
-        found: list[int | None] = []
-        for last in events.column("local_ts").cast(pa.int64()).to_pylist():
-            # What nothing follows is the day's last, or the next part's as well.
-            until = after.get(last, part.replay.to - part.ends_day)
-            near = [each for each in times if last < each[1] and until >= each[0]]
-            inside = any(start <= last and until < end for start, end in near)
-            found.append(None if inside else until if near else _ELSEWHERE)
-        return found
+    def _untold(self, chunk: Chunk, events: pa.RecordBatch) -> list[int]:
+        seen = stretches(chunk, events)
+        others = matching(seen, self.told)
+        return [
+            row
+            for row, (first, last) in enumerate(seen)
+            if row not in others
+            and any(first < end and last >= start for start, end in self.times or ())
+        ]
 
 
 @dataclass(frozen=True)
 class Breaks:
-    """When connections broke, by the last message before of the symbols that a task replays."""
+    """When connections broke, by the messages of the symbols that a task replays."""
 
     @property
     def columns(self) -> dict[str, str]:
-        return {name: BREAKS.columns[name] for name in ("local_ts", "symbols")}
+        names = ("local_ts", "earliest_ts", "latest_ts", "symbols")
+        return {name: BREAKS.columns[name] for name in names}
 
     def types(self, data_types: tuple[str, ...]) -> tuple[str, ...]:
         return ()
 
     def batches(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        times = chunk.of(DISCONNECT).column("local_ts")
-        if len(times):
+        events = chunk.of(DISCONNECT)
+        if len(events):
             symbols = pa.scalar(chunk.part.replay.symbols, pa.list_(pa.string()))
+            earliest, latest = zip(*stretches(chunk, events), strict=True)
             yield pa.RecordBatch.from_pydict(
-                {"local_ts": times, "symbols": pa.repeat(symbols, len(times))}
+                {
+                    "local_ts": events.column("local_ts"),
+                    "earliest_ts": pa.array(earliest, TIME),
+                    "latest_ts": pa.array(latest, TIME),
+                    "symbols": pa.repeat(symbols, len(events)),
+                }
             )
+
+
+def stretches(chunk: Chunk, disconnects: pa.RecordBatch) -> list[Stretch]:
+    """Tell when each disconnect can have been."""
+    found = resumptions(chunk.part.replay, chunk.history)
+    before = disconnects.column("local_ts").cast(pa.int64()).to_pylist()
+    return [found.get(last, (last, last)) for last in before]
 
 
 @dataclass(frozen=True)

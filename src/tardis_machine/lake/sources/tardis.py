@@ -4,11 +4,12 @@ Options are those of a normalized replay: `exchange` (several by commas), `symbo
 `dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver tables that these types
 have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
 `records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows` of the payload case
-that `case` names; `disconnectsOf`, a JSON list of times, confines disconnects to them. `buckets`
-spreads a day's symbols over so many tasks. `cacheDir`, `endpoint`, `sampleData` say where history
-comes from, `cacheMaxBytes` how much of it each executor's machine may keep, `apiWaitS` how long a
-task waits for an API that cannot be reached; the API key is never an option: executors take it from
-TM_API_KEY or TM_API_KEY_FILE in their own environment.
+that `case` names; `disconnectsOf`, a JSON list of times, confines disconnects to them, and those
+that `disconnectsTold` has are left out. `buckets` spreads a day's symbols over so many tasks.
+`cacheDir`, `endpoint`, `sampleData` say where history comes from, `cacheMaxBytes` how much of it
+each executor's machine may keep, `apiWaitS` how long a task waits for an API that cannot be
+reached; the API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in
+their own environment.
 """
 
 import math
@@ -52,9 +53,9 @@ from tardis_machine.lake.sources.projections import (
     Records,
     Rejects,
     Rows,
-    Stretch,
     project,
 )
+from tardis_machine.lake.sources.resumptions import Stretch
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
@@ -158,8 +159,11 @@ class TardisDataSource(DataSource):
         if given == "rows":
             return Rows(self._required("case"))
         if given == "disconnects":
-            times = self.options.get("disconnectsOf")
-            return Disconnects(None if times is None else msgspec.json.decode(times, type=_Times))
+            times, told = (self.options.get(name) for name in ("disconnectsOf", "disconnectsTold"))
+            return Disconnects(
+                None if times is None else msgspec.json.decode(times, type=_Times),
+                msgspec.json.decode(told or "[]", type=_Times),
+            )
         if given in _WHOLE:
             return _WHOLE[given]()
         raise LakeError(f"as={given}: expected columns, rows, disconnects, {', '.join(_WHOLE)}")
