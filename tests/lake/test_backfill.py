@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
@@ -282,6 +283,40 @@ def test_force_replaces_what_a_mistake_left_and_verify_finds_it(
     # One table, one commit: nobody saw it without either.
     history = spark.sql(f"DESCRIBE HISTORY {tables.name(SILVER['trade'])}").orderBy("version")
     assert [row.operation for row in history.collect()][-1] == "WRITE"
+
+
+def test_force_mends_a_day_whose_files_are_gone_and_verify_names_them(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = Tables(spark, str(tmp_path / "50% of é"))
+    parts = [replay("trade", minutes=(minute, minute + 1)) for minute in (0, 1)]
+    run(tables, *parts)
+    tomorrow = replay("trade", minutes=(1440, 1441))
+    day = {0: trade(DAY_US + 1)}
+    cached = {"cacheDir": str(write_day(tmp_path / "cache", day, day=1, channels=["trade"]))}
+    run(tables, tomorrow, source=cached)
+    whole = [ids(tables, "trade"), sorted(row.event_id for row in tables.read(EVENTS).collect())]
+    for table in (SILVER["trade"], EVENTS):
+        first = tables.read(table).where(f"local_ts < timestamp_micros({START_US + MINUTE_US}L)")
+        [gone] = first.select("_metadata.file_path").distinct().collect()
+        Path(unquote(urlsplit(gone.file_path).path)).unlink()
+
+    done = manifest.finished(tables)
+    seen: list[str] = []
+    differences = verify(tables, units(done), SAMPLED, lambda unit, _: seen.append(unit.start_text))
+    # The sample has no other day.
+    assert [each[-5:] for each in seen] == ["00:00", "00:01", "00:00"]
+    lost, other = differences
+    assert isinstance(lost.held, str)
+    assert "does not exist" in lost.held
+    assert isinstance(other.expected, str)
+    assert "sample data has" in other.expected
+    # Any part of that day finds it in its way.
+    for each in reversed(parts):
+        run(tables, each, force=True)
+    assert "data files are gone" in caplog.text
+    assert ids(tables, "trade") == whole[0]
+    assert sorted(row.event_id for row in tables.read(EVENTS).collect()) == whole[1]
 
 
 def test_silver_follows_what_a_wider_backfill_adds_to_bronze(tables: Tables) -> None:

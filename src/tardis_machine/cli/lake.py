@@ -136,8 +136,11 @@ def _verify(loaded: Loaded, _: Sequence[str]) -> int:
     differences = verify.verify(
         tables, units, _where(loaded[HistoryConfig], tables), _show_verified
     )
-    print(f"{len(units)} units compared, {len(differences)} data types differ")
-    for each in differences:
+    differing = [each for each in differences if not isinstance(each.expected, str)]
+    failed = len(differences) - len(differing)
+    also = f", {failed} could not be replayed" if failed else ""
+    print(f"{len(units)} units compared, {len(differing)} data types differ{also}")
+    for each in differing:
         print(f"redo: {each.command} --to-tables {shlex.quote(tables.root)}")
     return 1 if differences else 0
 
@@ -333,8 +336,13 @@ def _show_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
             print(f"{where}: the same", flush=True)
             continue
         held, expected = wrong[data_type].held, wrong[data_type].expected
-        same = " of other content" if held.rows == expected.rows else ""
-        print(f"{where}: {held.rows:,} rows{same}, {expected.rows:,} replayed", flush=True)
+        if isinstance(expected, str):
+            print(f"{where}: cannot be replayed: {expected}", flush=True)
+        elif isinstance(held, str):
+            print(f"{where}: cannot be read: {held}", flush=True)
+        else:
+            same = " of other content" if held.rows == expected.rows else ""
+            print(f"{where}: {held.rows:,} rows{same}, {expected.rows:,} replayed", flush=True)
 
 
 COMMANDS: Final[dict[str, Command]] = {

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ from tardis_machine.lake import silver
 from tardis_machine.lake.comments import commented
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.events import EVENT
+from tardis_machine.lake.lost import FILE_GONE, forget
 from tardis_machine.lake.places import located
 from tardis_machine.lake.records import KEPT
 from tardis_machine.lake.spans import listed, literal
@@ -281,7 +283,10 @@ class Tables:
         return retried(f"merge into {table.path}", merge)
 
     def replace(self, rows: Callable[[], "DataFrame"], table: Table, where: str) -> None:
-        """Put these rows in the place of all that a condition meets, in one commit."""
+        """Put these rows in the place of all that a condition meets, in one commit.
+
+        Files of these days that are gone stand in its way, and are forgotten.
+        """
         self.create(table)
 
         def overwrite() -> None:
@@ -294,7 +299,23 @@ class Tables:
                 .save(self.path(table))
             )
 
-        retried(f"replace in {table.path}", overwrite)
+        while True:
+            try:
+                return retried(f"replace in {table.path}", overwrite)
+            except Exception as error:
+                if FILE_GONE not in str(error) or not self._forget_lost(table, str(error)):
+                    raise
+
+    def _forget_lost(self, table: Table, error: str) -> int:
+        """Forget what is gone of the days of which Spark names a file."""
+        forgetting = partial(forget, self.spark, self.path(table), error)
+        count = retried(f"forget files of {table.path}", forgetting)
+        if count:
+            log.warning(
+                "data files are gone: what is not replaced of them is lost, `lake verify` tells",
+                extra={"table": table.path, "files": count},
+            )
+        return count
 
     def delete(self, table: Table, where: str) -> None:
         """Delete the rows that a condition meets."""

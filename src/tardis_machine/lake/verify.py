@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tardis_machine.lake import silver
 from tardis_machine.lake.backfill import key, read
 from tardis_machine.lake.manifest import MALFORMED
-from tardis_machine.lake.session import parallelism
+from tardis_machine.lake.running import reason_of
+from tardis_machine.lake.session import died, parallelism
 from tardis_machine.lake.sources.projections import TROUBLE
 from tardis_machine.lake.tables import SILVER, Tables
 from tardis_machine.lake.units import DISCONNECT, Done, Unit
@@ -28,13 +29,18 @@ class Sum(NamedTuple):
     checksum: int
 
 
+_NOTHING: Final = Sum(0, 0)
+
+
 class Difference(NamedTuple):
-    """A data type of a unit whose rows are not those of a fresh replay."""
+    """A data type of a unit whose rows are not those of a fresh replay, or cannot be told to be."""
 
     unit: Unit
     data_type: str
-    held: Sum
-    expected: Sum
+    held: Sum | str
+    """Of the table's rows; or why they cannot be read."""
+    expected: Sum | str
+    """Of the replay's; or why there is none."""
 
     @property
     def command(self) -> str:
@@ -104,19 +110,38 @@ def verify(
 def _compared(tables: Tables, unit: Unit, source: Mapping[str, str]) -> list[Difference]:
     differences: list[Difference] = []
     for case, types in unit.cases.items():
-        fresh = read(tables, unit, {**source, "case": case})
-        expected = _sums(fresh.where(fresh[TROUBLE].isNull()).drop(TROUBLE), case, types)
-        held: dict[str, Sum] = {}
-        if tables.exists(SILVER[case]):
+
+        def replayed(case: str = case, types: Sequence[str] = types) -> dict[str, Sum]:
+            fresh = read(tables, unit, {**source, "case": case})
+            return _sums(fresh.where(fresh[TROUBLE].isNull()).drop(TROUBLE), case, types)
+
+        def there(case: str = case, types: Sequence[str] = types) -> dict[str, Sum]:
+            if not tables.exists(SILVER[case]):
+                return {}
             rows = tables.read(SILVER[case]).where(f"{key(unit)} AND origin <> 'realtime'")
-            held = _sums(rows, case, types)
-        nothing = Sum(0, 0)
+            return _sums(rows, case, types)
+
+        expected, held = _told(replayed, types), _told(there, types)
         differences += [
-            Difference(unit, each, held.get(each, nothing), expected.get(each, nothing))
+            Difference(unit, each, held[each], expected[each])
             for each in types
-            if held.get(each, nothing) != expected.get(each, nothing)
+            if held[each] != expected[each]
         ]
     return differences
+
+
+def _told(sums: Callable[[], dict[str, Sum]], types: Sequence[str]) -> dict[str, Sum | str]:
+    """Give the sums of each type, or why there are none: a bad day stops no other."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - an optional dependency
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        found = sums()
+    except (PySparkException, Py4JError) as error:
+        if died(error):
+            raise
+        return dict.fromkeys(types, reason_of(error))
+    return {each: found.get(each, _NOTHING) for each in types}
 
 
 def _sums(rows: "DataFrame", case: str, types: Sequence[str]) -> dict[str, Sum]:
