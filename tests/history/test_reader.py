@@ -119,6 +119,19 @@ def test_an_api_that_cannot_be_reached_is_told_before_anything_is_given_out(
             assert b"".join(cached) == expected(0, 1)
 
 
+def test_a_first_slice_that_is_corrupt_waits_no_longer_for_an_api_that_cannot_be_reached(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    path = write(tmp_path, 0)
+    path.write_bytes(path.read_bytes()[:-5])
+    tardis_api.close()
+    with (
+        History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, api_wait_s=0) as history,
+        pytest.raises(RetriesExhaustedError, match="cannot be reached"),
+    ):
+        next(history.read("ftx", FILTERS, START * MINUTE, (START + 1) * MINUTE))
+
+
 def test_a_suggested_size_is_used_for_the_middle(replays: Replays) -> None:
     replays.api.suggested_minutes = 8
     assert b"".join(replays.read(0, 30)) == expected(0, 30)

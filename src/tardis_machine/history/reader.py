@@ -453,7 +453,9 @@ class Reader:
         if segment.delivered:
             # What lies before the last line given out is not needed again.
             segment.start = max(segment.start, minute_of(last_stamp(segment.delivered[-1])))
-        fetch = self._submit([self._slice(segment.start, segment.end - segment.start)])
+        again = self._slice(segment.start, segment.end - segment.start)
+        is_first = self._done == self._request.start and not segment.delivered
+        fetch = self._submit([again._replace(first=is_first)])
         with self._lock:
             if not self._closed.is_set():
                 segment.fetch = fetch
