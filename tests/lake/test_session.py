@@ -114,6 +114,25 @@ def test_a_command_leaves_nothing_where_it_runs_but_tables(tmp_path: Path) -> No
     assert [each.name for each in tmp_path.iterdir()] == ["lake"]
 
 
+def test_a_day_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tardis_machine", "lake", "backfill", "--sample-data"),
+            *("--exchange", "bitmex", "--types", "trade", "--to-tables", "lake"),
+            *("--from", "2024-03-05", "--to", "2024-03-05T00:01", "--attempts", "1"),
+            *("--master", "local[1]"),
+        ],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "failed: bitmex 2024-03-05: HistoryError: the sample data has" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert " ERROR " not in done.stderr
+
+
 def test_a_java_that_does_not_start_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tardis_machine", "lake", "show", "trades", "--tables", tmp_path],
