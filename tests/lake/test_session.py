@@ -98,20 +98,27 @@ def _says(cmdline: Path, text: bytes, folder: Path) -> bool:
     return False
 
 
-def test_a_command_leaves_nothing_where_it_runs_but_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {}])
+def test_a_command_leaves_nothing_where_it_runs_but_tables(
+    tmp_path: Path, locale: dict[str, str]
+) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tardis_machine", "lake", "backfill", "--sample-data"),
-            *("--exchange", "bitmex", "--types", "trade", "--to-tables", "lake"),
+            *("--exchange", "bitmex", "--types", "trade", "--to-tables", "größe"),
             *("--from", "2024-03-01", "--to", "2024-03-01T00:01", "--master", "local[1]"),
         ],
         cwd=tmp_path,
+        env={
+            **{key: os.environ[key] for key in os.environ if key[:2] not in ("LC", "LA")},
+            **locale,
+        },
         check=False,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["lake"]
+    assert [each.name for each in tmp_path.iterdir()] == ["größe"]
 
 
 def test_a_day_that_fails_is_told_in_a_line(tmp_path: Path) -> None:

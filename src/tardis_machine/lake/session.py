@@ -58,6 +58,7 @@ LOCAL_LOG_STORE: Final = ("spark.delta.logStore.file.impl", "tardismachine.lake.
 """What lets them on this machine, and keeps a batch from taking longer the more there were."""
 
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_ASCII: Final = ("C", "POSIX")
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
 DELTA_SETTINGS: Final[dict[str, str]] = {
@@ -186,12 +187,22 @@ def session(
             )
     else:
         chosen = _own_settings(master, chosen, s3=s3)
+        _know_letters()
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = _started(builder)
     if s3:
         _check_s3(spark)
     return prepared(spark, settings)
+
+
+def _know_letters() -> None:
+    """Have Java know the names of folders that Python knows: it takes them from the locale.
+
+    In one of plain ASCII Python reads UTF-8 all the same, and tells its children so but for LC_ALL.
+    """
+    if os.environ.get("LC_ALL") in _ASCII:
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def _started(builder: "SparkSession.Builder") -> "SparkSession":
