@@ -177,7 +177,7 @@ def test_mistake_4_a_batch_is_one_transaction(redis: RedisServer, redis_bus: Mak
 
     deliver(bus, records(bus, 2_000), batch=bus.limits.records)
 
-    assert proxy.said.count(b"MULTI") == 4
+    assert proxy.said.count(b"MULTI") == 1 + 4  # the first one is to see that it may
     assert proxy.said.count(b"XADD") == 2_000
     assert bus.limits.bytes == 8 << 20
 
@@ -313,6 +313,38 @@ def test_a_user_without_rights_is_told_and_other_streams_go_on(
     assert all(error.retriable for _, error in first.failures)
     assert again.delivered == 30
     assert len(from_redis(server.client(), name)) == 30
+
+
+@pytest.mark.parametrize("right", ["multi", "exec"])
+def test_a_user_without_transactions_is_refused_before_anything_is_stored(
+    start_redis: StartRedis, redis_bus: Make, name: str, right: str
+):
+    """Entries behind a MULTI that is refused would each be stored, at every attempt anew."""
+    server = start_redis(f"user writer on >right-horse ~* +@all -{right}")
+    bus = redis_bus(server, username="writer", password="right-horse")
+
+    with pytest.raises(BusUnavailableError, match=f"NOPERM.*'{right}'"):
+        bus.check()
+    result = bus.send(records(bus, 3), 10)
+
+    assert [error.retriable for _, error in result.failures] == [True] * 3
+    assert server.client().xlen(name) == 0
+
+
+def test_what_is_stored_without_a_transaction_is_not_sent_again(
+    start_redis: StartRedis, redis_bus: Make, name: str
+):
+    """Rights may be taken away while a connection lives."""
+    server = start_redis("user writer on >right-horse ~* +@all")
+    bus = redis_bus(server, username="writer", password="right-horse")
+    sent = records(bus, 6)
+    assert bus.send(sent[:3], 10).delivered == 3
+    server.client().execute_command("ACL", "SETUSER", "writer", "-multi")
+
+    assert bus.send(sent[3:], 10).delivered == 3
+    assert len(bus.send(records(bus, 3), 10).failures) == 3
+
+    assert_promises_kept(sent, from_redis(server.client(), name))
 
 
 @pytest.fixture

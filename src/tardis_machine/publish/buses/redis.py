@@ -284,8 +284,11 @@ class RedisEventBus(EventBus[RedisConfig]):
         begun = self._reply(deadline)
         queued = [self._reply(deadline) for _ in records]
         answer = self._reply(deadline)
-        refusals = [reply if isinstance(reply, Exception) else None for reply in queued]
-        return refusals, begun if isinstance(begun, Exception) else answer
+        if isinstance(begun, Exception):
+            # Without a transaction each command stood for itself, and what got an id is stored.
+            self._close()
+            return [None] * len(records), queued
+        return [reply if isinstance(reply, Exception) else None for reply in queued], answer
 
     def _write(self, data: bytes, deadline: float) -> None:
         """Send all of it, as long as it moves and there is time."""
@@ -311,6 +314,10 @@ class RedisEventBus(EventBus[RedisConfig]):
             raise self._unavailable("LOADING: Redis is loading its data")
         if about.get("role") == "slave":
             raise self._unavailable(f"READONLY: {self.config.address} is a replica")
+        for command in ("MULTI", "EXEC"):  # a user may have no right to them
+            answer = self._say(command)
+            if isinstance(answer, Exception):
+                raise self._unavailable(_words(answer))
         bulk = self._setting("proto-max-bulk-len")
         self._bulk_bytes = int(bulk) if bulk else _BULK_BYTES
         kept = self._setting("appendonly"), self._setting("save")
@@ -328,13 +335,17 @@ class RedisEventBus(EventBus[RedisConfig]):
 
     def _ask(self, *command: str) -> Any:
         """Ask the server about itself; None if this user may not, as on many hosted ones."""
-        self._connection.send_command(*command)
-        answer = self._reply(time.monotonic() + _SOCKET_TIMEOUT_S)
+        answer = self._say(*command)
         if isinstance(answer, self._refusal):
             details = {"bus": self.name, "command": " ".join(command), "reason": _words(answer)}
             _log.debug("redis does not say", extra=details)
             return None
         return answer
+
+    def _say(self, *command: str) -> Any:
+        """Give the reply to one command; a refusal is one like any other."""
+        self._connection.send_command(*command)
+        return self._reply(time.monotonic() + _SOCKET_TIMEOUT_S)
 
     def _said(self, error: Exception, record: Record) -> BusError:
         """Tell whether a refusal passes, and whether it is about one stream or the server."""
