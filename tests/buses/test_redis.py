@@ -347,6 +347,53 @@ def test_what_is_stored_without_a_transaction_is_not_sent_again(
     assert_promises_kept(sent, from_redis(server.client(), name))
 
 
+@pytest.mark.parametrize(
+    ("rights", "said"), [("~* +@all -xadd", "NOPERM.*'xadd'"), ("~other:* +@all", "NOPERM.*key")]
+)
+def test_check_tells_that_a_user_may_not_add_to_a_stream(
+    start_redis: StartRedis, redis_bus: Make, name: str, rights: str, said: str
+):
+    server = start_redis(f"user writer on >right-horse {rights}")
+    login = {"username": "writer", "password": "right-horse"}
+
+    with pytest.raises(BusUnavailableError, match=f"{name}: {said}"):
+        redis_bus(server, **login).check()
+
+
+def test_check_needs_no_right_to_a_stream_that_nothing_goes_to(
+    start_redis: StartRedis, redis_bus: Make, name: str
+):
+    """A template takes all that has no route; which streams it will make nobody knows."""
+    rights = f"~{name}:* ~{name}-books +xadd +multi +exec +client"
+    server = start_redis(f"user writer on >right-horse {rights}")
+    login = {"username": "writer", "password": "right-horse"}
+    template = {"key_template": f"{name}:{{{{symbol}}}}"}
+
+    assert redis_bus(server, **login, **template).check()
+    assert redis_bus(server, **login, **template, stream_routing={"trade": f"{name}-books"}).check()
+    with pytest.raises(BusUnavailableError, match=f"{name}-trades: NOPERM"):
+        redis_bus(server, **login, **template, stream_routing={"trade": f"{name}-trades"}).check()
+    server.client().acl_setuser("writer", enabled=True, commands=["-xadd"])
+    with pytest.raises(BusUnavailableError, match=r"NOPERM.*'xadd'"):
+        redis_bus(server, **login, **template).check()
+
+
+def test_check_tells_of_what_is_no_stream_or_full_and_adds_nothing(
+    start_redis: StartRedis, redis_bus: Make, name: str
+):
+    server = start_redis("maxmemory-policy noeviction")
+    client = server.client()
+    assert redis_bus(server).check()
+    assert client.exists(name) == 0
+    client.config_set("maxmemory", "1")
+    with pytest.raises(BusUnavailableError, match="OOM"):
+        redis_bus(server).check()
+    client.config_set("maxmemory", "0")
+    client.set(name, "not a stream")
+    with pytest.raises(BusUnavailableError, match=f"{name}: WRONGTYPE: it is a string"):
+        redis_bus(server).check()
+
+
 @pytest.fixture
 def tls_front(redis: RedisServer, certificates: Certificates) -> Iterator[Proxy]:
     """TLS before a server that was built without it; clients must show a certificate."""

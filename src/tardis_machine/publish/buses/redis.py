@@ -34,6 +34,8 @@ _BULK_BYTES: Final = 512 << 20
 """The largest text Redis takes, unless configured otherwise."""
 _FINAL: Final = ("WRONGTYPE",)
 _OF_STREAM: Final = ("NOPERM", "ERR")
+_OF_KEYS: Final = "permissions to access"
+"""What a user is told who has the right to a command, and not to a key."""
 _EVENT_ID: Final = len("event-id") + 32
 _VALUE: Final = "value"
 
@@ -209,6 +211,7 @@ class RedisEventBus(EventBus[RedisConfig]):
         return self.config.address
 
     def _remarks(self, missing: Iterable[str]) -> Sequence[str]:
+        self._try_out()
         return ("no persistence: a restart loses everything",) if self._persistent is False else ()
 
     def _prepare(self, destinations: Sequence[str]) -> None:
@@ -322,6 +325,28 @@ class RedisEventBus(EventBus[RedisConfig]):
         self._bulk_bytes = int(bulk) if bulk else _BULK_BYTES
         kept = self._setting("appendonly"), self._setting("save")
         self._persistent = None if None in kept else kept != ("no", "")
+
+    def _try_out(self) -> None:
+        """Begin to add an entry to each stream, as far as Redis says what it would refuse.
+
+        What is queued and not executed is forgotten with the connection.
+        """
+        redis = require("redis", extra=_EXTRA)
+        routing = self.config.routing()
+        streams = self.destinations()
+        try:
+            kinds = [self._ask("TYPE", stream) for stream in streams]
+            self._say("MULTI")
+            answers = [self._say("XADD", stream, "*", _VALUE, "") for stream in streams]
+        except (redis.RedisError, OSError) as error:
+            raise self._unavailable(_words(error)) from None
+        for stream, kind, answer in zip(streams, kinds, answers, strict=True):
+            # Nothing goes to the base where there is a template: the command counts, not the key.
+            unused = routing.destination is not None and stream not in routing.routes.values()
+            if isinstance(answer, Exception) and not (unused and _OF_KEYS in str(answer)):
+                raise self._unavailable(_words(answer), stream)
+            if kind not in {None, b"none", b"stream"} and not unused:
+                raise self._unavailable(f"WRONGTYPE: it is a {kind.decode()}", stream)
 
     def _info(self) -> dict[str, str]:
         answer = self._ask("INFO")
