@@ -381,6 +381,18 @@ class TestKinesis:
         assert bus.send(records(bus, 1), 20).delivered == 1
         assert kinesis.arrived()[0].key == "_"
 
+    def test_a_stream_deleted_meanwhile_is_created_again_if_that_is_wanted(
+        self, kinesis: KinesisBench
+    ):
+        bus = kinesis.make()
+        sent = records(bus, 20)
+        assert bus.send(sent[:10], 20).delivered == 10
+        kinesis.service.delete_stream(StreamName=kinesis.name)
+
+        assert deliver(bus, sent[10:]) == []
+
+        assert_promises_kept(sent[10:], kinesis.arrived())
+
     def test_check_says_what_would_be_created(self, kinesis: KinesisBench):
         bus = kinesis.make()
 

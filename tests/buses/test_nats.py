@@ -215,6 +215,20 @@ def test_a_stream_deleted_meanwhile_fails_retriably(nats: NatsServer, nats_bus: 
     assert "no stream takes this subject" in str(result.failures[0].error)
 
 
+@pytest.mark.parametrize("template", [None, "{}.{{{{symbol}}}}"])
+def test_a_stream_deleted_meanwhile_is_created_again_if_that_is_wanted(
+    nats: NatsServer, nats_bus: Make, name: str, template: str | None
+):
+    bus = nats_bus(nats.url, subject_template=template and template.format(name))
+    sent = records(bus, 100)
+    assert bus.send(sent[:50], 10).delivered == 50
+    with_jetstream(nats.url, lambda js: js.delete_stream(name))
+
+    assert deliver(bus, sent[50:]) == []
+
+    assert_promises_kept(sent[50:], from_stream(nats.url, name))
+
+
 def test_core_mode_hands_over_without_a_stream(nats: NatsServer, nats_bus: Make, name: str):
     bus = nats_bus(nats.url, mode="core", stream=None, create=False)
 

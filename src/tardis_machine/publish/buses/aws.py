@@ -15,6 +15,7 @@ from tardis_machine.publish.buses.calls import CallLimits, Calls
 from tardis_machine.publish.buses.errors import (
     BusError,
     BusUnavailableError,
+    MissingError,
     RecordRejectedError,
     ThrottledError,
 )
@@ -34,6 +35,7 @@ _REFUSED: Final = re.compile(
     r"|InvalidMessageContents|InvalidBatchEntryId|InvalidAttribute"
 )
 """What is said of a call that will never be accepted as it is."""
+NOT_THERE: Final = "ResourceNotFoundException"
 _UNKNOWN_CALLER: Final = re.compile(
     r"UnrecognizedClient|InvalidClientToken|ExpiredToken|InvalidSignature|SignatureDoesNotMatch"
     r"|InvalidAccessKey|InvalidSecurity|MissingAuthentication"
@@ -235,6 +237,8 @@ class AwsEventBus(EventBus[A]):
         reason = f"{code}: {message}" if message else code
         if _THROTTLED.search(code):
             return ThrottledError(self.name, reason, destination=destination)
+        if code == NOT_THERE:
+            return MissingError(self.name, reason, destination=destination)
         if refused or _REFUSED.search(code):
             return RecordRejectedError(self.name, reason, destination=destination)
         return BusUnavailableError(self.name, reason, destination=destination)

@@ -19,7 +19,12 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.config.section import split_url
 from tardis_machine.extras import expect
-from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, RecordRejectedError
+from tardis_machine.publish.buses.errors import (
+    BusError,
+    BusUnavailableError,
+    MissingError,
+    RecordRejectedError,
+)
 from tardis_machine.publish.buses.fates import Fates, SendResult
 from tardis_machine.publish.record import Headers, Record, Records, Target
 from tardis_machine.publish.routing import Router, Routing, Template, payload_cases, routes
@@ -297,7 +302,10 @@ class EventBus(ABC, Generic[C]):
             _log.error("bus forgot records", extra={"bus": self.name, "records": len(forgotten)})
             reason = "the bus did not say what became of the record"
             fates.fail(forgotten, BusUnavailableError(self.name, reason))
-        return fates.result()
+        result = fates.result()
+        if self.config.may_create and any(isinstance(e, MissingError) for _, e in result.failures):
+            self._close()  # to look again what is missing, and create it
+        return result
 
     def check(self) -> str:
         """Reach the bus without sending or creating anything; one line about it, or BusError."""

@@ -27,6 +27,10 @@ class BusUnavailableError(BusError):
     retriable = True
 
 
+class MissingError(BusUnavailableError):
+    """The destination is not there any more."""
+
+
 class ThrottledError(BusUnavailableError):
     """The destination takes less than it was given."""
 

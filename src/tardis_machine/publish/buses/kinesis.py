@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tardis_machine.config import ConfigError, bytes_size, setting
 from tardis_machine.extras import require
-from tardis_machine.publish.buses.aws import AwsConfig, AwsEventBus, code_of, sdk_region
+from tardis_machine.publish.buses.aws import NOT_THERE, AwsConfig, AwsEventBus, code_of, sdk_region
 from tardis_machine.publish.buses.errors import BusError
 from tardis_machine.publish.record import Record, Target
 from tardis_machine.publish.routing import DEFAULT_KEY, MISSING, Routing, static_headers
@@ -129,7 +129,7 @@ class KinesisEventBus(AwsEventBus[KinesisConfig]):
         try:
             answer = self._client.describe_stream_summary(StreamName=stream)
         except (exceptions.ClientError, exceptions.BotoCoreError) as error:
-            if code_of(error) == "ResourceNotFoundException":
+            if code_of(error) == NOT_THERE:
                 return None
             raise self._said(error, stream) from None
         summary = answer["StreamDescriptionSummary"]

@@ -21,7 +21,12 @@ import msgspec
 from tardis_machine.config import ConfigError, setting
 from tardis_machine.extras import expect, require
 from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
-from tardis_machine.publish.buses.errors import BusError, BusUnavailableError, NotSentError
+from tardis_machine.publish.buses.errors import (
+    BusError,
+    BusUnavailableError,
+    MissingError,
+    NotSentError,
+)
 from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.buses.loop import LoopOwner
 from tardis_machine.publish.record import Record, Target
@@ -52,6 +57,8 @@ _UNACCEPTABLE: Final = frozenset({10054, 10097})
 """Codes of a stream that refuses a message for the size of it or of its headers."""
 _FORBIDDEN: Final = 403
 """Our own code for what we have no permission to publish: the server has none."""
+_NOBODY: Final = 503
+"""The code of a message that no stream listens to."""
 _DENIED: Final = re.compile(r'permissions violation for publish to "(.+)"')
 _NOT_IN_VALUE: Final = re.compile(r"[.*>\s\x00-\x1f\x7f]")
 _SUBJECT: Final = re.compile(r"[^.*>\s\x00-\x1f\x7f]+(\.[^.*>\s\x00-\x1f\x7f]+)*")
@@ -469,6 +476,9 @@ class NatsEventBus(EventBus[NatsConfig]):
             record = records[place]
             if code in _UNACCEPTABLE:
                 fates.fail([place], self._rejected(record, reason))
+            elif code == _NOBODY:
+                error = MissingError(self.name, reason, destination=record.destination)
+                fates.fail([place], error)
             else:
                 fates.fail([place], self._unavailable(reason, record.destination))
         return frozenset(code for code, _ in window.refused.values())
@@ -657,7 +667,7 @@ class _Window:
         data = message.data
         # Most acknowledgements say neither, and are not worth decoding.
         if not data:
-            self._refuse(index, 503, "no stream takes this subject")
+            self._refuse(index, _NOBODY, "no stream takes this subject")
         elif b'"error"' in data or b'"duplicate"' in data:
             answer = msgspec.json.decode(data, type=_Acknowledgement)
             if answer.error is not None:
