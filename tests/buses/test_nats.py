@@ -543,6 +543,25 @@ def test_a_header_that_no_message_can_have_is_refused(name: str):
     assert caught.value.flag == "--nats-static-headers"
 
 
+def test_headers_that_no_stream_takes_are_refused(nats: NatsServer, nats_bus: Make, name: str):
+    [event] = events(1)
+    longest = event.series._replace(payload_case="groupedBookSnapshot")
+    event = msgspec.structs.replace(event, series=longest)
+    bus = nats_bus(nats.url, static_headers={"x": "y"})
+    [record] = routed(bus, [event])
+    headers = {"x": "y" * (1 + 65_535 - record.target.weight)}
+
+    bus = nats_bus(nats.url, static_headers=headers)
+    assert bus.send(routed(bus, [event]), 10).delivered == 1
+
+    headers["x"] += "y"
+    with pytest.raises(ConfigError, match="65536 bytes, and a stream takes 65535") as caught:
+        nats_bus(nats.url, static_headers=headers)
+    assert caught.value.flag == "--nats-static-headers"
+    assert len(str(caught.value)) < 200
+    nats_bus(nats.url, mode="core", stream=None, create=False, static_headers=headers)
+
+
 def test_every_header_that_is_taken_can_be_sent(nats: NatsServer, nats_bus: Make, name: str):
     header = "!#$%&'*+-.^_`|~09azAZ"
     bus = nats_bus(nats.url, static_headers={header: "x"})

@@ -20,6 +20,7 @@ import msgspec
 
 from tardis_machine.config import ConfigError, setting
 from tardis_machine.extras import expect, require
+from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
 from tardis_machine.publish.buses.errors import (
     BusError,
@@ -29,8 +30,8 @@ from tardis_machine.publish.buses.errors import (
 )
 from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.buses.loop import LoopOwner
-from tardis_machine.publish.record import Record, Target
-from tardis_machine.publish.routing import Routing, static_headers
+from tardis_machine.publish.record import Headers, Record, Target
+from tardis_machine.publish.routing import CONTENT_TYPE, Routing, static_headers
 
 _EXTRA: Final = "nats"
 _WINDOW: Final = 2_000
@@ -48,6 +49,8 @@ _LATE: Final = "not acknowledged in time"
 _EVENT_ID_BYTES: Final = 32
 _HEADER_LINES: Final = len("NATS/1.0\r\n\r\n")
 _HEADER_LINE: Final = len(": \r\n")
+_STREAM_HEADER_BYTES: Final = (1 << 16) - 1
+"""What the headers of a message may weigh at most that a stream is to store."""
 _REFUSES: Final = "new"
 """The policy of a stream that, when it is full, refuses what comes instead of dropping the old."""
 _STORED_OVERHEAD: Final = 256
@@ -122,6 +125,11 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
         for name in self.static_headers:
             if not _HEADER.fullmatch(name):  # no message could be sent with it
                 raise ConfigError(flag, name, "expected letters, digits and !#$%&'*+-.^_`|~ alone")
+        longest = max(PAYLOAD_CASES, key=len)
+        size = _header_bytes((("payload-case", longest), ("content-type", CONTENT_TYPE), *headers))
+        if self.mode == "jetstream" and size > _STREAM_HEADER_BYTES:
+            allowed = f"makes headers of {size} bytes, and a stream takes {_STREAM_HEADER_BYTES}"
+            raise ConfigError(flag, None, allowed)
         return self.rules(
             "subject",
             check=_check_subject,
@@ -238,12 +246,7 @@ class NatsEventBus(EventBus[NatsConfig]):
 
     def overhead(self, target: Target) -> int:
         """Count the headers as the server does: it hangs up on what is too large."""
-        event_id = 2 * (_EVENT_ID_BYTES + _HEADER_LINE) + len("event-id") + len(_MESSAGE_ID)
-        return (
-            _HEADER_LINES
-            + event_id
-            + sum(len(name) + len(value.encode()) + _HEADER_LINE for name, value in target.headers)
-        )
+        return _header_bytes(target.headers)
 
     @property
     def _is_open(self) -> bool:
@@ -696,6 +699,13 @@ def _takes(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens) and all(
         word in {"*", token} for word, token in zip(wanted, tokens, strict=True)
     )
+
+
+def _header_bytes(headers: Headers) -> int:
+    """Count what all headers of a message weigh, with those that carry its id."""
+    event_id = 2 * (_EVENT_ID_BYTES + _HEADER_LINE) + len("event-id") + len(_MESSAGE_ID)
+    own = sum(len(name) + len(value.encode()) + _HEADER_LINE for name, value in headers)
+    return _HEADER_LINES + event_id + own
 
 
 def _clean(value: str) -> str:
