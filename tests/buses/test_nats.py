@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -262,6 +263,20 @@ def test_an_idle_connection_is_asked_before_it_is_trusted(
     monkeypatch.setattr("tardis_machine.publish.buses.nats._IDLE_S", 0.0)
 
     assert bus.send(records(bus, 10, start=10), 10).delivered == 10
+
+
+@pytest.mark.filterwarnings("ignore:parameter .timeout. of type:DeprecationWarning")
+@pytest.mark.parametrize("scheme", ["nats", "tls", "ws", "wss"])
+def test_a_server_that_accepts_and_says_nothing_is_named(nats_bus: Make, scheme: str):
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        server = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}"
+        bus = nats_bus(server)
+        began = time.monotonic()
+
+        with pytest.raises(BusUnavailableError, match=f"{server} does not answer"):
+            bus.connect(1)
+
+        assert time.monotonic() - began < 30
 
 
 def test_the_next_server_is_tried(nats: NatsServer, nats_bus: Make):

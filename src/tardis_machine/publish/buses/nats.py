@@ -45,6 +45,7 @@ _LOOK_S: Final = 0.2
 """How often to look whether the connection is still there while nothing comes from it."""
 _IDLE_S: Final = 30.0
 """How long a connection is trusted without asking: nobody answers its pings between batches."""
+_SILENT: Final = "does not answer"
 _LATE: Final = "not acknowledged in time"
 _EVENT_ID_BYTES: Final = 32
 _HEADER_LINES: Final = len("NATS/1.0\r\n\r\n")
@@ -311,9 +312,12 @@ class NatsEventBus(EventBus[NatsConfig]):
             encrypted = self.config.demands_tls(server) and not server.startswith("wss://")
             client = _client(encrypted=encrypted)
             try:
-                await client.connect(server, **self._options(timeout_s))
+                async with asyncio.timeout(timeout_s):  # the client has none for a WebSocket
+                    await client.connect(server, **self._options(timeout_s))
             except errors as error:
-                self._trouble = self._trouble or str(error) or type(error).__name__
+                self._trouble = self._trouble or _words(error)
+                if self._trouble == _SILENT:
+                    self._trouble = f"{server} {_SILENT}"
                 self._next_server += 1
                 await _drop(client)
             else:
@@ -344,7 +348,7 @@ class NatsEventBus(EventBus[NatsConfig]):
         if denied is not None:  # all the answer there is to such a message
             self._window.deny(denied[1])
         else:
-            self._trouble = str(error) or type(error).__name__
+            self._trouble = _words(error)
 
     async def _on_closed(self) -> None:
         self._window.wake()
@@ -565,6 +569,11 @@ def _errors() -> tuple[type[Exception], ...]:
     """Give what a call to a server may raise that is the server's or the way's fault."""
     nats = require("nats", extra=_EXTRA)
     return (nats.errors.Error, OSError, asyncio.TimeoutError)
+
+
+def _words(error: Exception) -> str:
+    """Say what is wrong; a time that was up says nothing itself."""
+    return str(error) or (_SILENT if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def _client(*, encrypted: bool) -> Any:
