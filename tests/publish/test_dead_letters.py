@@ -142,6 +142,20 @@ def test_letters_of_another_bus_are_left_as_they_are(tmp_path: Path) -> None:
     assert positions(kept) == [0, 1, 2]
 
 
+def test_of_a_file_for_several_buses_nothing_is_sent_until_all_are_there(tmp_path: Path) -> None:
+    """Its first letters would be sent at each attempt anew."""
+    events_path = tmp_path / "events"
+    dead = DeadLetters(tmp_path, "file")
+    dead.add(letters(dead, 2))
+    of_other = [msgspec.structs.replace(each, bus="kafka") for each in letters(dead, 2, start=2)]
+    dead.add([*of_other, *letters(dead, 1, start=4)])
+    with pytest.raises(ConfigError, match="is for kafka"):
+        list(resend(tmp_path, {"file": FileConfig(path=events_path)}, PublishConfig()))
+    assert not events_path.exists()
+    [kept] = tmp_path.glob("file.ndjson*")
+    assert positions(kept) == [0, 1, 2, 3, 4]
+
+
 def test_two_runs_do_not_send_the_same_letters(tmp_path: Path) -> None:
     dead = DeadLetters(tmp_path, "file")
     dead.add(letters(dead, 3))

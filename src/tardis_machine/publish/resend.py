@@ -106,6 +106,13 @@ def _work_off(
     """Send one file's letters; it is gone when each of them is delivered or back."""
     unreadable = 0
     wait_for_writer(work)
+    # Before the first of them is sent: what is refused then would be sent again with the rest.
+    for letter in read(work):
+        if isinstance(letter, DeadLetter) and letter.bus not in buses:
+            allowed = ", ".join(buses) or "none"
+            raise ConfigError(
+                "--dead-letters", str(work), f"is for {letter.bus}; buses configured: {allowed}"
+            )
 
     def letters() -> Iterator[DeadLetter]:
         nonlocal unreadable
@@ -117,11 +124,6 @@ def _work_off(
                 yield found
 
     for bus, of_bus in groupby(letters(), key=lambda letter: letter.bus):
-        if bus not in buses:
-            allowed = ", ".join(buses) or "none"
-            raise ConfigError(
-                "--dead-letters", str(work), f"is for {bus}; buses configured: {allowed}"
-            )
         yield _resend(of_bus, BUSES[bus](buses[bus]), DeadLetters(work.parent, bus), config)
     if unreadable:
         found = Resent(work.name.removesuffix(IN_WORK))
