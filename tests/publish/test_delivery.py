@@ -12,12 +12,14 @@ from tardis_machine.bronze import Context, EncodedBatch
 from tardis_machine.journal import Directory, Entry, Log, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import Listing
+from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.buses.base import Limits
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetters, read
 from tardis_machine.publish.delivery import Delivery
 from tardis_machine.publish.encoding import Encoding
+from tardis_machine.publish.lanes import Lanes
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
 from tests.publish.promises import events_of
@@ -248,6 +250,24 @@ def test_unhealthy_after_so_many_failures_then_recovered(
         time.sleep(0.005)
     assert delivery.statistics.healthy
     assert [record.event.event_id for record in bus.taken] == EXPECTED
+
+
+def test_a_bus_that_takes_a_part_again_has_recovered(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not asked every half a minute until it takes a whole batch, which it may never do."""
+    caplog.set_level(logging.INFO, "tardis_machine.publish")
+    statistics = Statistics()
+    config = PublishConfig(retry_min_ms=1, retry_max_s=30, retry_max=3)
+    lanes = Lanes("scripted", config, statistics)
+    for _ in range(3):
+        lanes.fail(lanes.main, "away")
+    assert not statistics.healthy
+    assert lanes.main.due > time.monotonic() + 20
+
+    lanes.fail(lanes.main, "too fast", progress=True)
+
+    assert statistics.healthy
+    assert lanes.main.due < time.monotonic() + 1
+    assert [record.message for record in caplog.records].count("bus recovered") == 1
 
 
 def test_memory_is_bounded_while_the_bus_is_away(

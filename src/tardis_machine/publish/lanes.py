@@ -113,8 +113,7 @@ class Lanes:
         """
         if progress:
             lane.backoff.ease()
-            lane.fruitless = 0
-            lane.failing_since = None
+            self._recover(lane, said=lane.unhealthy)
         self.note(lane, reason, retriable=retriable, records=records, progress=progress)
         pause_s = lane.backoff.next_pause_s()
         lane.due = time.monotonic() + (self._config.retry_max_s if lane.unhealthy else pause_s)
@@ -148,20 +147,24 @@ class Lanes:
 
     def succeed(self, lane: Lane) -> None:
         """Note an attempt without any failure; a destination with nothing left joins the others."""
-        if lane.failing_since is not None:
-            failed_s = round(time.monotonic() - lane.failing_since, 3)
-            _log.info("bus recovered", extra=self._named(lane) | {"after_s": failed_s})
-        lane.failing_since = None
-        lane.fruitless = 0
+        self._recover(lane, said=True)
         lane.due = 0.0
-        lane.unhealthy = False
         lane.backoff.reset()
         if lane.destination is not None and not lane.waiting:
             del self.aside[lane.destination]
         statistics = self._statistics
-        statistics.healthy = not any(each.unhealthy for each in self._all())
         if not self.aside and self.main.failing_since is None:
             statistics.last_error = ""
+
+    def _recover(self, lane: Lane, *, said: bool) -> None:
+        """Forget the trouble of a lane on which something got through."""
+        if said and lane.failing_since is not None:
+            failed_s = round(time.monotonic() - lane.failing_since, 3)
+            _log.info("bus recovered", extra=self._named(lane) | {"after_s": failed_s})
+        lane.failing_since = None
+        lane.fruitless = 0
+        lane.unhealthy = False
+        self._statistics.healthy = not any(each.unhealthy for each in self._all())
 
     def _all(self) -> Iterable[Lane]:
         return (self.main, *self.aside.values())
