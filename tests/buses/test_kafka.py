@@ -197,6 +197,24 @@ def test_mistake_2_and_3_a_refused_batch_is_neither_repeated_whole_nor_overtaken
     assert_promises_kept(first + rest, arrived)
 
 
+def test_a_topic_may_take_less_than_the_client_can_be_told(
+    kafka: KafkaBroker, kafka_bus: Make, name: str
+):
+    """The library refuses a bound below 1,000 bytes."""
+    bus = kafka_bus(kafka.address)
+    bus.connect()
+    bus.close()
+    limit_topic(kafka.address, name, 800)
+    sent = records(bus, 100)
+    sent[50] = resized(bus, sent[50], 800)
+
+    [rejected] = deliver(bus, sent)
+
+    assert "the topic takes 800 at most" in str(rejected.error)
+    del sent[50]
+    assert_promises_kept(sent, from_kafka(kafka.address, name))
+
+
 def test_mistake_2_and_3_a_record_refused_for_itself_is_found_among_its_batch(
     kafka: KafkaBroker, kafka_bus: Make, name: str
 ):

@@ -30,6 +30,8 @@ _STOPPED_TIMEOUT_S: Final = 1.0
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _DEFAULT_MESSAGE_BYTES: Final = 1_000_000
 _MAX_MESSAGE_BYTES: Final = 1_000_000_000
+_LEAST_MESSAGE_BYTES: Final = 1_000
+"""The smallest bound that librdkafka takes; of a topic with a smaller one the base knows."""
 _BATCH_OVERHEAD: Final = 61 + 32
 """Bytes of a record batch of one, beside key, value and headers; never too few."""
 _HEADER_OVERHEAD: Final = 10
@@ -317,7 +319,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
             # A batch with several records must fit into the most modest topic: a broker refuses
             # a batch as a whole, and then nobody knows which record was the culprit.
             "batch.size": min(*self._sizes.values(), _DEFAULT_MESSAGE_BYTES),
-            "message.max.bytes": max(self._sizes.values()),
+            "message.max.bytes": max(*self._sizes.values(), _LEAST_MESSAGE_BYTES),
             "error_cb": self._on_error,
         }
         self._producer = self._client.Producer(
