@@ -146,9 +146,9 @@ def test_check_reaches_the_broker_and_creates_nothing(
     assert bus.check() == f"{kafka.address}, topics {name}"
 
 
-def limit_topic(address: str, topic: str, size: int) -> None:
-    """Change how large a message a topic takes."""
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+def limit_topic(address: str, topic: str, size: int, *, setting: str = "max.message.bytes") -> None:
+    """Change how large a message a topic takes, or another bound."""
+    entry = ConfigEntry(setting, str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": address})
     for changed in admin.incremental_alter_configs([resource]).values():
@@ -157,7 +157,7 @@ def limit_topic(address: str, topic: str, size: int) -> None:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         [described] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        if described.result()["max.message.bytes"].value == str(size):
+        if described.result()[setting].value == str(size):
             return
     raise TimeoutError("the topic's limit did not change")
 
@@ -212,6 +212,26 @@ def test_a_topic_may_take_less_than_the_client_can_be_told(
 
     assert "the topic takes 800 at most" in str(rejected.error)
     del sent[50]
+    assert_promises_kept(sent, from_kafka(kafka.address, name))
+
+
+def test_a_clock_that_the_broker_does_not_believe_costs_no_record(
+    kafka: KafkaBroker, kafka_bus: Make, name: str
+):
+    """By default one that is an hour ahead; here any clock is too late."""
+    bus = kafka_bus(kafka.address)
+    bus.connect()
+    bound = "message.timestamp.before.max.ms"
+    limit_topic(kafka.address, name, 0, setting=bound)
+    sent = records(bus, 100)
+
+    result = bus.send(sent, 20)
+
+    assert result.delivered == 0
+    assert all(error.retriable for _, error in result.failures)
+    assert "Invalid timestamp" in str(result.failures[0].error)
+    limit_topic(kafka.address, name, 1 << 40, setting=bound)
+    assert deliver(bus, sent) == []
     assert_promises_kept(sent, from_kafka(kafka.address, name))
 
 

@@ -42,9 +42,13 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 _UNACCEPTABLE: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"}
-    | {"INVALID_TIMESTAMP", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "POLICY_VIOLATION", "_INVALID_ARG"}
+    | {"UNSUPPORTED_FOR_MESSAGE_FORMAT", "POLICY_VIOLATION", "_INVALID_ARG"}
 )
-"""What a broker says of a batch with a record in it that it will never take."""
+"""What a broker says of a batch with a record in it that it will never take.
+
+A timestamp that it refuses is none of these: each attempt has a new one, by a clock that may have
+been mended.
+"""
 _OF_FLAGS: Final = {
     "bootstrap.servers": "brokers",
     "metadata.broker.list": "brokers",
