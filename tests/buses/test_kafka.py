@@ -7,11 +7,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -144,6 +148,30 @@ def test_check_reaches_the_broker_and_creates_nothing(
 
     bus.connect()
     assert bus.check() == f"{kafka.address}, topics {name}"
+
+
+def test_check_tells_that_a_user_may_not_write_to_a_topic(
+    start_kafka: Callable[..., KafkaBroker], kafka_bus: Make, name: str
+):
+    broker = start_kafka(
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        "allow.everyone.if.no.acl.found=true"
+    )
+    bus = kafka_bus(broker.address)
+    bus.connect()
+    assert bus.check() == f"{broker.address}, topics {name}"
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
+    everybody = ("User:ANONYMOUS", "*")
+    read = (AclOperation.READ, AclPermissionType.ALLOW)
+    rule = AclBinding(ResourceType.TOPIC, name, ResourcePatternType.LITERAL, *everybody, *read)
+    for made in admin.create_acls([rule]).values():
+        made.result()
+    deadline = time.monotonic() + 10
+    while bus.send(records(bus, 1), 10).delivered:  # the controller has it; the broker follows
+        assert time.monotonic() < deadline
+
+    with pytest.raises(BusUnavailableError, match=f"{name}: no permission to write"):
+        bus.check()
 
 
 def limit_topic(address: str, topic: str, size: int, *, setting: str = "max.message.bytes") -> None:

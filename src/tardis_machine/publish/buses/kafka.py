@@ -302,9 +302,11 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         return ",".join(self.config.brokers)
 
     def _remarks(self, missing: Collection[str]) -> Sequence[str]:
+        there = [each for each in self.destinations() if each not in missing]
+        self._expect_permission(there)
         if self.config.schema_registry_url is None:
             return ()
-        self._reach_registry([each for each in self.destinations() if each not in missing])
+        self._reach_registry(there)
         return ("schema registry",)
 
     def _close(self) -> None:
@@ -462,6 +464,24 @@ class KafkaEventBus(EventBus[KafkaConfig]):
                     self._admin.poll(0)  # hands over what it heard from the brokers
                     raise self._not_delivered(reason, None) from None
         return missing
+
+    def _expect_permission(self, topics: Sequence[str]) -> None:
+        """Refuse topics that this user may see and not write to, where brokers tell."""
+        if not topics:
+            return
+        write = require("confluent_kafka.admin", extra=_EXTRA).AclOperation.WRITE
+        described = self._admin.describe_topics(
+            self._client.TopicCollection(list(topics)),
+            include_authorized_operations=True,
+            request_timeout=self._connect_timeout_s,
+        )
+        for topic, future in described.items():
+            try:
+                allowed = future.result().authorized_operations
+            except self._client.KafkaException:
+                continue  # a broker from before it could be asked
+            if allowed and write not in allowed:
+                raise self._unavailable("no permission to write", topic)
 
     def _create(self, destination: str) -> None:
         topic = require("confluent_kafka.admin", extra=_EXTRA).NewTopic(
