@@ -12,6 +12,7 @@ from tardis_machine.messages import MessageError
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import OptionsError
 from tardis_machine.replay import RawMessageError, ReplayEndedError, TableTypeError
+from tardis_machine.stream import StreamEndedError
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,7 @@ from tardis_machine.replay import RawMessageError, ReplayEndedError, TableTypeEr
         OptionsError("symbols", status=401),
         RawMessageError(b"{", "cut off"),
         ReplayEndedError("was closed"),
+        StreamEndedError("was closed"),
         TableTypeError(None, ["trade", "quote"]),
     ],
     ids=lambda error: type(error).__name__,

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypedDict, Unpack, overload
 
+from tardis_machine.errors import TardisMachineError
 from tardis_machine.live.errors import SlowConsumerError
 from tardis_machine.live.hub import Hub, Joined
 from tardis_machine.live.settings import LiveConfig
@@ -29,12 +30,23 @@ from tardis_machine.replay.base import M_co
 _MAX_UNREAD: Final = 64 * 1024 * 1024
 
 
+class StreamEndedError(TardisMachineError):
+    """A stream that was left, or closed, is asked for its messages again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this stream {what}: it is read by one loop, and ends with it. Ask for another one"
+        )
+        self.what = what
+
+
 class NormalizedStream(Generic[M_co]):
     """Streams of exchanges, merged in the order of arrival.
 
-    Iterate over it for typed messages, or over `batches()` for the bytes. It ends when it is
-    closed, and fails when its consumer is more than `max_unread` bytes behind. An exchange that
-    fails is tried again, see `with_error_messages`; after 50 errors in a row it fails as well.
+    Iterate over it, once, for typed messages, or over `batches()` for the bytes. It ends when it
+    is closed or that loop is left, and fails when its consumer is more than `max_unread` bytes
+    behind. An exchange that fails is tried again, see `with_error_messages`; after 50 errors in a
+    row it fails as well.
     """
 
     def __init__(
@@ -71,10 +83,16 @@ class NormalizedStream(Generic[M_co]):
         self._failure = self._failure or error
         self._arrived.set()
 
+    def _begin(self) -> None:
+        if self._closed:
+            raise StreamEndedError("was closed")
+        if self._joined is not None:  # who leaves a loop closes it a moment later
+            raise StreamEndedError("is being read, or was left")
+        self._joined = self._hub.join(self._options, self)
+
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Give the bytes of whole messages, as they arrive; the stream ends with its consumer."""
-        if self._joined is None and not self._closed:
-            self._joined = self._hub.join(self._options, self)
+        self._begin()
         try:
             while True:
                 while self._batches:

@@ -10,6 +10,7 @@ from tardis_machine import stream_normalized
 from tardis_machine.live.errors import ClosedError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
+from tardis_machine.stream import StreamEndedError
 from tests.live.streams import QUICK, environ_of, streaming
 from tests.servers.exchange import PATIENCE_S, ScriptedExchange
 
@@ -118,6 +119,23 @@ def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
     asyncio.run(leave())
     gc.collect()
     assert not [each for each in caplog.records if "Unclosed" in each.getMessage()]
+
+
+async def test_a_second_loop_over_a_stream_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ScriptedExchange() as exchange:
+        monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
+        async with stream_normalized("bitmex", data_types=["trade"]) as stream:
+            reading = asyncio.ensure_future(anext(aiter(stream)))
+            peer = await exchange.accepted()
+            await peer.received()
+            with pytest.raises(StreamEndedError, match="is being read, or was left"):
+                await anext(stream.batches())
+            await peer.send(trade(1.0))
+            assert (await reading).price == 1.0
+            with pytest.raises(StreamEndedError, match="was left"):
+                await anext(aiter(stream))
+        with pytest.raises(StreamEndedError, match="was closed"):
+            await anext(aiter(stream))
 
 
 @pytest.mark.parametrize("turns", range(8))
