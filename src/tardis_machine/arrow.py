@@ -128,11 +128,14 @@ class Layout:
         self._fields = _fields(struct, numbers)
         known = dict(self._columns())
         columns = [columns] if isinstance(columns, str) else columns  # nobody means its letters
-        for column in columns or ():
+        chosen = list(known if columns is None else columns)
+        if not chosen:
+            raise ChoiceError("columns=[]: expected at least one; without columns= there are all")
+        for column in chosen:
             if column not in known:
                 raise ColumnError(column, data_type, tuple(known))
         self.schema: pa.Schema = require("pyarrow", extra="arrow").schema(
-            [(name, known[name]) for name in columns or known]
+            [(name, known[name]) for name in chosen]
         )
 
     def _columns(self) -> "Iterator[tuple[str, pa.DataType]]":

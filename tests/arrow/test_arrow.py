@@ -131,6 +131,8 @@ def test_columns_may_be_chosen() -> None:
     assert got.num_rows > 100
     with pytest.raises(arrow.ColumnError, match=r"trade has no column 'prize'; it has symbol, "):
         arrow.schema("trade", columns=["prize"])
+    with pytest.raises(arrow.ChoiceError, match="expected at least one"):
+        arrow.schema("trade", columns=[])
 
 
 def test_a_type_that_does_not_exist() -> None:
