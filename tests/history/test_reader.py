@@ -225,6 +225,17 @@ def test_a_truncated_cache_file_is_fetched_again(
     assert replays.asked() == []
 
 
+def test_a_bad_cache_file_that_cannot_be_removed_is_told_of(replays: Replays) -> None:
+    write(replays.directory, 0)
+    bad = write(replays.directory, 1)
+    bad.unlink()
+    bad.mkdir()  # which unlinking fails on, as it does in a folder that cannot be written
+    got: list[bytes] = []
+    with pytest.raises(CacheError, match=f"the cache cannot be written: {bad}: "):
+        read_as_a_server(replays.read(0, 2), got)
+    assert b"".join(got) == expected(0, 1)
+
+
 def big_lines(exchange: str, minute: int) -> bytes:
     """Several pieces' worth, many of them stamped alike."""
     stamp = numbered_lines(exchange, minute)[:17].decode()

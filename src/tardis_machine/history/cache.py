@@ -147,7 +147,10 @@ class Cache:
     def discard(self, path: Path) -> None:
         """Remove a file that turned out to be bad."""
         self._verified.pop(path, None)
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CacheError(path, error) from None
 
     def clear(self) -> None:
         """Remove every slice; what else the directory may hold is left alone."""
