@@ -443,6 +443,21 @@ async def test_d16_a_snapshot_that_is_none_is_asked_for_again_alone(bad: bytes) 
         assert not peer.ended.is_set()
 
 
+async def test_d16_a_snapshot_of_another_symbol_is_asked_for_again() -> None:
+    other = {"lastUpdateId": 100, "symbol": "ETHUSDT", "bids": [["1", "1"]], "asks": []}
+    answers = iter([web.json_response(other)])
+    good = depth_snapshot(100, ["99", "1"])
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "binance-futures", ["book_change"], [BTC]) as reader,
+    ):
+        exchange.rest[DEPTH] = lambda request: next(answers, None) or good(request)
+        peer = await exchange.accepted()
+        await peer.send(depth(100, 101, 99, ["98", "2"]))
+        assert (await reader.next())["details"] == "a book of ETHUSDT instead of BTCUSDT"
+        assert [level["price"] for level in (await reader.next())["bids"]] == [99, 98]
+
+
 async def test_d17_a_snapshot_that_does_not_join_is_fetched_again_for_its_symbol() -> None:
     ids = iter((50, 60, 110))
 

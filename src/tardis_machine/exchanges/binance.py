@@ -1,10 +1,10 @@
 """Binance: streams named {symbol}@{channel}, books that start with a REST snapshot."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
@@ -30,6 +30,7 @@ from tardis_machine.emit.shapes import (
 )
 from tardis_machine.exchanges.dialect import (
     DAY_S,
+    AnswerError,
     Budget,
     Dialect,
     Endpoint,
@@ -463,12 +464,25 @@ def budget(info: str, per_minute: int, reserve: int) -> Budget:
     )
 
 
+_depth_message: Final = generated(
+    '{"stream":"{symbol}@depthSnapshot","generated":true,"data":<answer>}'
+)
+
+
+def _render_depth(symbol: str, answers: Sequence[bytes]) -> Iterable[bytes]:
+    """Make a book's start of an answer; of those that name their symbol only its own."""
+    named = at(json.decode(answers[0]), "symbol")
+    if named is not None and str(named).upper() != symbol.upper():
+        raise AnswerError(f"a book of {named} instead of {symbol.upper()}")
+    return _depth_message(symbol, answers)
+
+
 def depth_snapshot(url: str, weight: int) -> Snapshot:
     return Snapshot(
         channel="depthSnapshot",
         deltas="depth",
         url=url + "?symbol={SYMBOL}&limit=1000",
-        render=generated('{"stream":"{symbol}@depthSnapshot","generated":true,"data":<answer>}'),
+        render=_render_depth,
         weight=weight,
         at_once=4,
     )
