@@ -7,7 +7,15 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter, Objects
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, at, present
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    equals,
+    present,
+)
 from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.exchanges.fields import (
@@ -233,6 +241,10 @@ def _asked(topic: str) -> Iterable[Filter]:
     return (Filter(channel, () if market in ("", _ALL) else (market,)),)
 
 
+def _reply(message: Any) -> Outgoing | None:
+    return {"type": "pong"} if at(message, "type") == "ping" else None
+
+
 def _is_ack(message: Any) -> bool:
     kind = at(message, "type")
     return isinstance(kind, str) and (kind == "connected" or kind.startswith("subscribed/"))
@@ -262,6 +274,8 @@ EXCHANGES: Final = (
             subscribe=_subscribe,
             data=(b'{"type":"update/', b'{"type":"subscribed/order_book"'),
             acks=_is_ack,
+            heartbeats=equals("type", "ping", "pong"),
+            reply=_reply,
             errors=present("error"),
             without_symbols=_FOR_ALL_MARKETS,
             quiet=frozenset(("trade",)),
