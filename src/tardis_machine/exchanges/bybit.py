@@ -585,7 +585,8 @@ def _derivative_tickers(making: Making) -> Route:
     def tickers(line: bytes) -> bool:
         message = decode(line)
         row = message.data
-        funding_time = _unless_empty(row.funding_time)
+        # Dated futures have an empty rate, and an empty time or 0.
+        funding_time = None if row.funding_time == "0" else _unless_empty(row.funding_time)
         emit(
             symbol(row.symbol, "tickers"),
             time(message.timestamp, "tickers", "ts"),
