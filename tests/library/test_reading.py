@@ -119,6 +119,21 @@ def test_what_is_missing_is_an_error_for_each(asked: Asked) -> None:
         list(asked(from_="2023-01-01", to="2023-01-02"))
 
 
+async def test_coroutines_may_share_a_replay() -> None:
+    def asked() -> MessageReplay[Any, Any]:
+        return replay_normalized("bitmex", data_types=["trade", "book_change"], **WHOLE)
+
+    async def work() -> None:
+        async for message in shared:
+            got.append(message)
+            await asyncio.sleep(0)
+
+    shared = asked()
+    got: list[Any] = []
+    await asyncio.gather(work(), work(), work())
+    assert got == list(asked())
+
+
 async def test_closing_ends_who_waits() -> None:
     waiting = normalized()
     reading = asyncio.ensure_future(anext(waiting))

@@ -210,10 +210,13 @@ class MessageReplay(Replay, Generic[B, M_co]):
     async def __anext__(self) -> M_co:
         """Replay without holding the event loop for longer than a step takes."""
         while not self._ended:
-            for message in self._current:
+            current = self._current
+            for message in current:
                 return message
             await asyncio.sleep(0)
             await self.ready()
+            if self._current is not current:  # another coroutine has gone on meanwhile
+                continue
             if (batch := next(self._resumed(), None)) is not None:
                 self._current = iter(self._decoded(batch))
         raise StopAsyncIteration
