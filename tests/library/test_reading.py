@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tardis_machine.messages import Trade
 from tardis_machine.replay import MessageReplay, ReplayEndedError
 from tests.library.asked import SPAN, WHOLE
 
+MINUTES = {"to": WHOLE["to"]}
 FILTERS = [{"channel": "trade", "symbols": ["XBTUSD"]}]
 
 
@@ -59,6 +61,22 @@ async def test_a_loop_goes_on_where_another_was_left(asked: Asked) -> None:
         got.append(message)
         break
     got.extend(left)
+    assert got == messages
+
+
+@each_kind
+def test_loops_and_next_take_turns(asked: Asked) -> None:
+    messages = list(asked(**MINUTES))
+    twice = asked(**MINUTES)
+    got = list(chain.from_iterable(zip(twice, twice, strict=False)))
+    assert got == messages[: len(got)]
+    assert len(messages) - len(got) <= 1
+    nested = asked(**MINUTES)
+    got = []
+    for message in nested:
+        got.append(message)
+        got.extend(islice(nested, 2))
+        got.extend(each for each in [next(nested, None)] if each is not None)
     assert got == messages
 
 

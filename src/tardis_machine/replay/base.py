@@ -190,8 +190,11 @@ class MessageReplay(Replay, Generic[B, M_co]):
     def _rest(self) -> Iterator[M_co]:
         """Give what `next` would, quicker."""
         while not self._ended:
-            for message in self._current:  # noqa: UP028 - which loses the rest if a loop is left
+            current = self._current
+            for message in current:  # noqa: UP028 - which loses the rest if a loop is left
                 yield message
+            if self._current is not current:  # `next`, or another loop, has gone on meanwhile
+                continue
             if (batch := next(self._resumed(), None)) is not None:
                 self._current = iter(self._decoded(batch))
 
