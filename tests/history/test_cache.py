@@ -1,5 +1,7 @@
+import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -288,6 +290,23 @@ def test_a_slice_that_cannot_be_evicted_fails_no_store(
     stored(cache, 1)
     assert path.exists()
     assert any(record.message == "cached slice cannot be evicted" for record in caplog.records)
+
+
+def test_a_cache_that_cannot_be_cleared_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    (tmp_path / "feeds").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", refuse)  # root may remove anything
+    told = f"^the cache cannot be cleared: {tmp_path}: Permission denied$"
+    with pytest.raises(CacheError, match=told):
+        Cache(tmp_path).clear()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(CacheError, match=f"cannot be cleared: {file}: File exists"):
+        Cache(file, max_bytes=1).clear()
 
 
 def test_clearing_leaves_what_is_not_the_caches(tmp_path: Path) -> None:

@@ -154,12 +154,15 @@ class Cache:
 
     def clear(self) -> None:
         """Remove every slice; what else the directory may hold is left alone."""
-        for directory in (self.directory / "feeds", self.directory / _UNFINISHED):
-            if directory.is_dir() and not directory.is_symlink():
-                shutil.rmtree(directory)
-        self._verified.clear()
-        if self._bound is not None:
-            self._bound.forget()
+        try:
+            for directory in (self.directory / "feeds", self.directory / _UNFINISHED):
+                if directory.is_dir() and not directory.is_symlink():
+                    shutil.rmtree(directory)
+            self._verified.clear()
+            if self._bound is not None:
+                self._bound.forget()
+        except OSError as error:
+            raise CacheError(self.directory, error, use="cleared") from None
         log.info("cache cleared", extra={"directory": str(self.directory)})
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:

@@ -26,7 +26,7 @@ class ReaderClosedError(HistoryError):
 
 
 class CacheError(HistoryError):
-    """The cache directory cannot be written, or not be read."""
+    """The cache directory cannot be written, read or cleared."""
 
     def __init__(self, path: Path, error: OSError, *, use: str = "written") -> None:
         super().__init__(f"the cache cannot be {use}: {path}: {error.strerror or error}")
