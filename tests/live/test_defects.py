@@ -147,17 +147,23 @@ async def test_d06_one_refused_symbol_is_reported_and_the_others_go_on() -> None
         assert exchange.waiting() == 0
 
 
-async def test_d06_topics_that_are_refused_with_another_are_asked_for_again() -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("bybit", "error:handler not found,topic:{}"), ("bybit-spot", "Invalid symbol :[{}]")],
+)
+async def test_d06_topics_that_are_refused_with_another_are_asked_for_again(
+    name: str, told: str
+) -> None:
     """Bybit refuses a whole message for one topic in it."""
     async with (
         ScriptedExchange() as exchange,
-        streaming(exchange, "bybit", ["trade"], ["BTCUSDT", "NOPEUSDT", "NONEUSDT"]) as reader,
+        streaming(exchange, name, ["trade"], ["BTCUSDT", "NOPEUSDT", "NONEUSDT"]) as reader,
     ):
         peer = await exchange.accepted()
         args = ["publicTrade.BTCUSDT", "publicTrade.NONEUSDT", "publicTrade.NOPEUSDT"]
         for refused in ("publicTrade.NOPEUSDT", "publicTrade.NONEUSDT"):
             assert await peer.received() == {"op": "subscribe", "args": args}
-            said = f"error:handler not found,topic:{refused}"
+            said = told.format(refused)
             await peer.send({"success": False, "ret_msg": said, "conn_id": "c", "op": "subscribe"})
             assert refused in (await reader.next())["details"]
             args.remove(refused)

@@ -758,7 +758,9 @@ def _refused_topic(message: Any) -> str:
     if not isinstance(message, dict) or message.get("op") != "subscribe":
         return ""
     said = message.get("ret_msg")
-    return said.partition(",topic:")[2] if isinstance(said, str) else ""
+    if not isinstance(said, str):
+        return ""
+    return said.partition(",topic:")[2] or said.partition("Invalid symbol :[")[2].rstrip("]")
 
 
 def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
