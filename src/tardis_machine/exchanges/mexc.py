@@ -25,6 +25,7 @@ from tardis_machine.exchanges.dialect import (
     negated,
     pairs,
     present,
+    reads_as_unknown_symbol,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, keyed, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
@@ -489,6 +490,12 @@ def _upper(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
     return (Era(tuple(Channel(name, str.upper) for name in channels), make),)
 
 
+def _is_blocked(message: Any) -> bool:
+    """Tell a refusal of single streams, which has the code of a success."""
+    said = at(message, "msg")
+    return isinstance(said, str) and "Not Subscribed successfully" in said
+
+
 _DEPTH_ANSWER: Final = (
     '{"lastUpdateId":<answer.lastUpdateId>,"asks":<answer.asks>,"bids":<answer.bids>,'
     '"timestamp":<answer.timestamp>}'
@@ -508,9 +515,10 @@ EXCHANGES: Final = (
             subscribe=_subscribe,
             decode=_decode_frame,
             data=(b'{"channel":"spot@',),
-            acks=both(equals("code", 0), negated(equals("msg", "PONG"))),
+            acks=both(equals("code", 0), negated(either(equals("msg", "PONG"), _is_blocked))),
             heartbeats=equals("msg", "PONG"),
-            errors=both(present("code"), negated(equals("code", 0))),
+            errors=either(_is_blocked, both(present("code"), negated(equals("code", 0)))),
+            refusals=either(_is_blocked, reads_as_unknown_symbol),
             ping=lambda _: {"method": "PING"},
             snapshots=(
                 Snapshot(
