@@ -8,7 +8,16 @@ from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
 from tardis_machine.emit import LOCAL_TIME, PAIRS, Objects
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    at,
+    either,
+    equals,
+    reads_as_unknown_symbol,
+)
 from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
@@ -313,6 +322,10 @@ def _subscriber(extra: Mapping[str, Mapping[str, Any]]) -> Callable[..., Iterato
     return subscribe
 
 
+def _is_unknown_id(message: Any) -> bool:
+    return str(at(message, "message")).startswith("Invalid subscription id for channel")
+
+
 def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> Dialect:
     return Dialect(
         endpoints=(Endpoint(url=url),),
@@ -320,6 +333,7 @@ def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> 
         data=(b'{"type":"channel_data"', b'{"type":"subscribed"'),
         acks=equals("type", "connected", "unsubscribed"),
         errors=equals("type", "error"),
+        refusals=either(_is_unknown_id, reads_as_unknown_symbol),
         without_symbols=frozenset((f"{version}_markets",)),
         quiet=frozenset((f"{version}_trades",)),
     )
