@@ -687,6 +687,19 @@ def test_d24_streams_are_split_over_connections() -> None:
     assert asked == sorted(each.lower() for each in symbols)
 
 
+def test_d24_dydx_has_no_more_markets_on_a_connection_than_it_takes() -> None:
+    symbols = [f"S{number}-USD" for number in range(40)]
+    types = ["trade", "book_change", "derivative_ticker"]
+    planned = plan(exchanges.get("dydx-v4"), types, symbols, {})
+    by_channel: dict[str, list[str]] = {}
+    for each in planned.connections:
+        for channel, its in each.channels.items():
+            assert len(its or ()) <= 32
+            by_channel.setdefault(channel, []).extend(its or ())
+    assert sorted(by_channel) == ["v4_markets", "v4_orderbook", "v4_trades"]
+    assert sorted(by_channel["v4_trades"]) == sorted(by_channel["v4_orderbook"]) == sorted(symbols)
+
+
 async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
     from tardis_machine.live.connection import _Pace
 

@@ -1,6 +1,7 @@
 """dYdX, v3 (closed) and v4: channels of markets, each with a snapshot at its subscription."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
@@ -371,7 +372,8 @@ EXCHANGES: Final = (
             "liquidation": always(_liquidations, "v4_trades"),
         },
         dispatch=keyed("channel"),
-        live=_dialect("v4", "wss://indexer.dydx.trade/v4/ws", {}),
+        # The indexer takes 32 markets of a channel on one connection.
+        live=replace(_dialect("v4", "wss://indexer.dydx.trade/v4/ws", {}), max_streams=32),
         subscriptions=_NATIVE,
     ),
 )
