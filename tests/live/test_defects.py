@@ -176,6 +176,26 @@ async def test_d06_topics_that_are_refused_with_another_are_asked_for_again(
         assert exchange.waiting() == 0
 
 
+async def test_d06_products_that_are_refused_with_another_are_asked_for_again() -> None:
+    """Coinbase refuses a whole message for one product in it."""
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "coinbase", ["trade"], ["BTC-USD", "NOPE-USD", "NO-USD"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        products = ["BTC-USD", "NO-USD", "NOPE-USD"]
+        for refused in ("NOPE-USD", "NO-USD"):
+            channels = [{"name": "matches", "product_ids": products}]
+            assert await peer.received() == {"type": "subscribe", "channels": channels}
+            reason = f"{refused} is not a valid product"
+            await peer.send({"type": "error", "message": "Failed to subscribe", "reason": reason})
+            assert refused in (await reader.next())["details"]
+            products.remove(refused)
+        channels = [{"name": "matches", "product_ids": ["BTC-USD"]}]
+        assert await peer.received() == {"type": "subscribe", "channels": channels}
+        assert exchange.waiting() == 0
+
+
 def test_d07_digits_in_a_text_are_not_a_rate_limit() -> None:
     assert ExchangeError("order 429 at 429.5 rejected").retry_after_s == 0
     assert RateLimitError("https://x", 429, 7).retry_after_s == 7

@@ -31,6 +31,7 @@ from tardis_machine.exchanges.dialect import (
     Outgoing,
     Secrets,
     Session,
+    at,
     equals,
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
@@ -252,6 +253,27 @@ def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing
     yield {"type": "subscribe", "channels": channels} | _signed(session)
 
 
+def _refused_product(message: Any) -> str:
+    """The product that a refusal names; empty if it names none."""
+    said = at(message, "reason")
+    named, found, _ = said.partition(" is ") if isinstance(said, str) else ("", "", "")
+    return named if found and "-" in named and " " not in named else ""
+
+
+def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
+    """Subscribe to the other products: one that is unknown has all of them refused."""
+    product = _refused_product(refusal)
+    asked = sent[-1]
+    if not isinstance(asked, dict):
+        return None
+    rest = [
+        {**each, "product_ids": ids}
+        for each in asked["channels"]
+        if (ids := [id_ for id_ in each["product_ids"] if id_ != product])
+    ]
+    return {**asked, "channels": rest} if rest and rest != asked["channels"] else None
+
+
 _RECORDED: Final = {
     "matches": ("match", "last_match"),
     "level2": ("snapshot", "l2update"),
@@ -284,6 +306,8 @@ EXCHANGES: Final = (
             data=(b'{"type":"match"', b'{"type":"l2update"', b'{"type":"ticker"'),
             acks=equals("type", "subscriptions"),
             errors=equals("type", "error"),
+            refusals=lambda message: bool(_refused_product(message)),
+            salvage=_without_refused,
             quiet=frozenset(("match", "ticker")),
             max_messages_per_s=100,
         ),
