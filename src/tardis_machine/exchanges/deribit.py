@@ -1,5 +1,6 @@
 """Deribit: JSON-RPC notifications, one channel per kind of data and instrument."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
@@ -320,6 +321,8 @@ def _book_tickers(making: Making) -> Route:
 
 _LOGIN_ID: Final = 1
 _PACED: Final = frozenset(("book", "perpetual", "trades", "ticker"))
+_POINT: Final = re.compile(r"(?<=[0-9])D(?=[0-9])")
+"""The point of a strike price, XRP_USDC-28JUN24-0d52-C: the one letter that is not upper case."""
 
 
 def _request(number: int, method: str, **params: object) -> Outgoing:
@@ -343,7 +346,10 @@ def _login(session: Session) -> Outgoing:
 
 def _call(action: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
     scope, pace = ("private", ".raw") if session.secrets else ("public", ".100ms")
-    channels = [f"{c}.{symbol}{pace if c in _PACED else ''}" for c, symbol in pairs(filters)]
+    channels = [
+        f"{channel}.{_POINT.sub('d', symbol)}{pace if channel in _PACED else ''}"
+        for channel, symbol in pairs(filters)
+    ]
     yield _request(3, f"{scope}/{action}", channels=channels)
 
 
