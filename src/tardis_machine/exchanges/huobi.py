@@ -714,8 +714,13 @@ def _reply(message: Any) -> Outgoing | None:
     return None
 
 
+_REFUSED: Final = ("invalid symbol", "invalid topic market.", "trade not open now")
+"""What is said of a symbol that does not exist, or is suspended."""
+
+
 def _is_unknown_symbol(message: Any) -> bool:
-    return "invalid symbol" in str(at(message, "err-msg")).lower()
+    said = str(at(message, "err-msg")).lower()
+    return any(each in said for each in _REFUSED)
 
 
 def _subscriptions(message: Any) -> list[Filter] | None:
