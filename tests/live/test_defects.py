@@ -720,6 +720,21 @@ def test_d24_dydx_has_no_more_markets_on_a_connection_than_it_takes() -> None:
     assert sorted(by_channel["v4_trades"]) == sorted(by_channel["v4_orderbook"]) == sorted(symbols)
 
 
+def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:
+    """Deribit calls a request with too many channels too large."""
+    deribit = exchanges.get("deribit")
+    assert deribit.live is not None
+    symbols = [f"BTC-27DEC24-{strike}-C" for strike in range(10_000, 99_000, 100)]
+    planned = plan(deribit, ["trade", "book_change", "option_summary"], symbols, {})
+    [connecting] = planned.connections
+    found: list[str] = []
+    for message in deribit.live.subscribe(connecting.filters, planned.session()):
+        assert len(msgspec.json.encode(message)) < 32 * 1024
+        assert isinstance(message, dict)
+        found += message["params"]["channels"]
+    assert len(found) == len(set(found)) == 3 * len(symbols)
+
+
 async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
     from tardis_machine.live.connection import _Pace
 

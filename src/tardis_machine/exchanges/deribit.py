@@ -32,6 +32,7 @@ from tardis_machine.exchanges.dialect import (
     Session,
     at,
     both,
+    chunks,
     equals,
     pairs,
     present,
@@ -321,6 +322,8 @@ def _book_tickers(making: Making) -> Route:
 
 _LOGIN_ID: Final = 1
 _PACED: Final = frozenset(("book", "perpetual", "trades", "ticker"))
+_MOST_CHANNELS: Final = 250
+"""In one request: a chain of options is too large for one."""
 _POINT: Final = re.compile(r"(?<=[0-9])D(?=[0-9])")
 """The point of a strike price, XRP_USDC-28JUN24-0d52-C: the one letter that is not upper case."""
 
@@ -350,7 +353,8 @@ def _call(action: str, filters: Sequence[Filter], session: Session) -> Iterator[
         f"{channel}.{_POINT.sub('d', symbol)}{pace if channel in _PACED else ''}"
         for channel, symbol in pairs(filters)
     ]
-    yield _request(3, f"{scope}/{action}", channels=channels)
+    for some in chunks(channels, _MOST_CHANNELS):
+        yield _request(3, f"{scope}/{action}", channels=list(some))
 
 
 def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
@@ -384,6 +388,7 @@ _LIVE: Final = Dialect(
     acks=present("result"),
     errors=present("error"),
     quiet=frozenset(("trades",)),
+    max_messages_per_s=3,
 )
 
 
