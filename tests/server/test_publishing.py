@@ -217,6 +217,7 @@ async def test_a_live_message_is_journalled_before_it_is_sent(
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
+        ({"event_bus": "kafka"}, "event_bus 'str': expected the settings of a bus"),
         ({"event_bus": {"topic": "x"}}, '"provider"'),
         ({"event_bus": {"provider": "kafak"}}, "kafak"),
         ({"event_bus": {"provider": "kafka"}}, "kafka"),

@@ -235,7 +235,11 @@ def _buses(event_bus: BusSettings | None, settings: dict[str, Any]) -> dict[str,
             raise ConfigError("event_bus", None, f'expected "provider": one of {", ".join(BUSES)}')
         given[provider] = {key: event_bus[key] for key in event_bus if key != "provider"}
     elif event_bus is not None:
-        given[type(event_bus).section] = event_bus
+        section = getattr(type(event_bus), "section", "")
+        if section not in BUSES:
+            allowed = "expected the settings of a bus, or a dict with its provider"
+            raise ConfigError("event_bus", type(event_bus).__name__, allowed)
+        given[section] = event_bus
     for name in BUSES:
         value = settings.pop(name, None)
         if value is not None:
