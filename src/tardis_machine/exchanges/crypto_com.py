@@ -253,6 +253,7 @@ _LIVE: Final = Dialect(
     errors=both(present("code"), negated(equals("code", 0))),
     refusals=either(equals("code", 40003), reads_as_unknown_symbol),  # no such channel
     quiet=frozenset(("trade", "funding", "estimatedfunding")),
+    max_streams=400,
 )
 
 
