@@ -103,6 +103,27 @@ async def test_one_that_answers_pings_is_never_called_silent() -> None:
         assert "no sign of life" in (await reader.next())["details"]
 
 
+@pytest.mark.parametrize(
+    ("name", "symbol"), [("okex-swap", "BTC-USDT-SWAP"), ("bitget", "BTCUSDT")]
+)
+async def test_pings_that_are_text_are_sent_and_their_answers_are_signs_of_life(
+    name: str, symbol: str
+) -> None:
+    config = LiveConfig(live_silence_s=1.0)
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, name, ["book_ticker"], [symbol], config=config) as reader,
+    ):
+        peer = await exchange.accepted()
+        assert (await peer.received())["op"] == "subscribe"
+        for _ in range(4):
+            assert await peer.received() == "ping"
+            assert not reader.lines
+            await peer.send("pong")
+        assert peer.pings == 0
+        assert "no sign of life" in (await reader.next())["details"]
+
+
 def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ from tardis_machine.exchanges.dialect import (
     Subscribe,
     chunks,
     equals,
+    with_text_pong,
 )
 from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
@@ -487,7 +488,10 @@ def _live(market: Callable[[str], str]) -> Dialect:
         subscribe=_requests("subscribe", market),
         unsubscribe=_requests("unsubscribe", market),
         data=(b'{"action":"',),
+        decode=with_text_pong,
         acks=equals("event", "subscribe", "unsubscribe"),
+        heartbeats=equals("event", "pong"),
+        ping=lambda _: "ping",  # without which it ends a connection after two minutes
         errors=equals("event", "error"),
         quiet=frozenset(("publicTrade", "liquidation")),
         without_symbols=frozenset(("liquidation",)),

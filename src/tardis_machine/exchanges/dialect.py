@@ -193,6 +193,11 @@ def as_is(frame: bytes) -> bytes:
     return frame
 
 
+def with_text_pong(frame: bytes) -> bytes:
+    """Take a frame as the message; `pong`, the answer to a ping that is text, is no JSON."""
+    return b'{"event":"pong"}' if frame == b"pong" else frame
+
+
 def reads_as_unknown_symbol(message: Any) -> bool:
     """Tell whether an error's text speaks of one symbol or channel, not of the connection."""
     return _UNKNOWN_SYMBOL.search(msgspec.json.encode(message).decode()) is not None

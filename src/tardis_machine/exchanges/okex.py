@@ -46,6 +46,7 @@ from tardis_machine.exchanges.dialect import (
     chunks,
     equals,
     pairs,
+    with_text_pong,
 )
 from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
@@ -777,7 +778,10 @@ LIVE: Final = Dialect(
     subscribe=_subscribe,
     unsubscribe=_unsubscribe,
     data=(b'{"arg":{"channel":"',),
+    decode=with_text_pong,
     acks=equals("event", "subscribe", "unsubscribe", "login", "channel-conn-count"),
+    heartbeats=equals("event", "pong"),
+    ping=lambda _: "ping",  # without which it ends a quiet connection after thirty seconds
     errors=equals("event", "error", "channel-conn-count-error"),
     quiet=frozenset(("trades-all", "trades", "liquidation-orders", "funding-rate")),
 )
