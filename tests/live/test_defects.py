@@ -708,12 +708,17 @@ def test_d24_streams_are_split_over_connections() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "symbol", "limit"), [("dydx-v4", "S{}-USD", 32), ("crypto-com", "S{}USD-PERP", 400)]
+    ("name", "symbol", "limit"),
+    [
+        ("dydx-v4", "S{}-USD", 32),
+        ("crypto-com", "S{}USD-PERP", 400),
+        ("bitget-futures", "S{}USDT", 1000),
+    ],
 )
 def test_d24_no_connection_has_more_than_the_exchange_takes(
     name: str, symbol: str, limit: int
 ) -> None:
-    symbols = [symbol.format(number) for number in range(90)]
+    symbols = [symbol.format(number) for number in range(400)]
     planned = plan(exchanges.get(name), ["trade", "book_change", "derivative_ticker"], symbols, {})
     by_channel: dict[str, list[str]] = {}
     for each in planned.connections:

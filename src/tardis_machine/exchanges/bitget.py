@@ -495,6 +495,7 @@ def _live(market: Callable[[str], str]) -> Dialect:
         errors=equals("event", "error"),
         quiet=frozenset(("publicTrade", "liquidation")),
         without_symbols=frozenset(("liquidation",)),
+        max_streams=1000,
         throttle_s=0.1,
     )
 
