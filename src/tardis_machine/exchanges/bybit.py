@@ -30,10 +30,12 @@ from tardis_machine.exchanges.dialect import (
     Endpoint,
     Outgoing,
     Session,
+    at,
     both,
     chunks,
     either,
     equals,
+    negated,
     pairs,
 )
 from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, keyed, named
@@ -763,6 +765,11 @@ def _refused_topic(message: Any) -> str:
     return said.partition(",topic:")[2] or said.partition("Invalid symbol :[")[2].rstrip("]")
 
 
+def _has_failed(message: Any) -> bool:
+    """Tell the answer to a subscription to options of which some are refused."""
+    return bool(at(message, "data.failTopics"))
+
+
 def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
     """Subscribe to the others of a message: one unknown topic has all of them refused."""
     topic = _refused_topic(refusal)
@@ -786,9 +793,10 @@ _LIVE: Final = Dialect(
     acks=both(
         equals("success", True),
         either(equals("op", "subscribe", "unsubscribe"), equals("type", "COMMAND_RESP")),
+        negated(_has_failed),
     ),
-    errors=equals("success", False),
-    refusals=lambda message: bool(_refused_topic(message)),
+    errors=either(equals("success", False), _has_failed),
+    refusals=lambda message: bool(_refused_topic(message)) or _has_failed(message),
     salvage=_without_refused,
     ping=lambda _: {"op": "ping"},
     quiet=frozenset(("publicTrade", "allLiquidation")),
