@@ -196,6 +196,23 @@ async def test_d06_products_that_are_refused_with_another_are_asked_for_again() 
         assert exchange.waiting() == 0
 
 
+async def test_the_answer_to_a_subscription_is_no_book_that_cannot_be_read() -> None:
+    """Crypto.com names the channel in it, where its messages do."""
+    row = {"bids": [["1", "2", "1"]], "asks": [], "t": 1770000000000, "u": 7}
+    book = {"instrument_name": "SOLUSD-PERP", "channel": "book", "data": [row]}
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "crypto-com", ["book_change"], ["SOLUSD-PERP"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        await peer.received()
+        answer = {"id": 1, "method": "subscribe", "code": 0}
+        await peer.send(answer | {"channel": "book.SOLUSD-PERP.50"})
+        await peer.send(answer | {"result": book})
+        assert (await reader.next())["isSnapshot"]
+        assert exchange.waiting() == 0
+
+
 def test_d07_digits_in_a_text_are_not_a_rate_limit() -> None:
     assert ExchangeError("order 429 at 429.5 rejected").retry_after_s == 0
     assert RateLimitError("https://x", 429, 7).retry_after_s == 7

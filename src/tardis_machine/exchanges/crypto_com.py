@@ -95,7 +95,7 @@ class _Books(Struct, gc=False):
 
 
 class _BooksMessage(Struct, gc=False):
-    result: _Books
+    result: _Books | UnsetType = UNSET
 
 
 def _book_changes(making: Making) -> Route:
@@ -105,6 +105,8 @@ def _book_changes(making: Making) -> Route:
 
     def book_changes(line: bytes) -> bool:
         result = decode(line).result
+        if result is UNSET:  # the answer to a subscription, which names its channel, too
+            return False
         if not result.data:
             return True
         row = result.data[0]
