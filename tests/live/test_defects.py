@@ -196,6 +196,24 @@ async def test_d06_products_that_are_refused_with_another_are_asked_for_again() 
         assert exchange.waiting() == 0
 
 
+async def test_d06_streams_that_are_refused_with_another_are_asked_for_again() -> None:
+    """Gemini refuses a whole message for one stream in it."""
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "gemini", ["trade"], ["BTCUSD", "NOPE", "NONE"]) as reader,
+    ):
+        peer = await exchange.accepted()
+        streams = ["btcusd@trade", "none@trade", "nope@trade"]
+        for refused in ("nope@trade", "none@trade"):
+            assert (await peer.received())["params"] == streams
+            error = {"code": -1013, "msg": f"Invalid stream name: {refused}"}
+            await peer.send({"id": 1, "status": 400, "error": error})
+            assert refused in (await reader.next())["details"]
+            streams.remove(refused)
+        assert (await peer.received())["params"] == ["btcusd@trade"]
+        assert exchange.waiting() == 0
+
+
 async def test_the_answer_to_a_subscription_is_no_book_that_cannot_be_read() -> None:
     """Crypto.com names the channel in it, where its messages do."""
     row = {"bids": [["1", "2", "1"]], "asks": [], "t": 1770000000000, "u": 7}

@@ -198,6 +198,16 @@ def _is_refused(message: Any) -> bool:
     return isinstance(status, int) and status >= 400
 
 
+def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
+    """Subscribe to the other streams: one that is unknown has all of them refused."""
+    stream = str(at(refusal, "error.msg")).partition("Invalid stream name: ")[2]
+    asked = sent[-1]
+    if not isinstance(asked, dict) or stream not in asked["params"]:
+        return None
+    rest = [each for each in asked["params"] if each != stream]
+    return {**asked, "params": rest} if rest else None
+
+
 def _era(channel: str, make: Callable[[Making], Route]) -> Era:
     return Era((Channel(channel, str.upper),), make, dispatch=_BY_KEYS)
 
@@ -225,6 +235,7 @@ EXCHANGES: Final = (
             subscribe=_subscribe,
             acks=equals("status", 200),
             errors=either(equals("result", "error"), present("error"), _is_refused),
+            salvage=_without_refused,
             quiet=frozenset(("trade", "bookTicker")),
         ),
         subscriptions=subscriptions(
