@@ -19,7 +19,16 @@ from tardis_machine.emit.shapes import (
     TextId,
     Unless,
 )
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    both,
+    either,
+    equals,
+    reads_as_unknown_symbol,
+)
 from tardis_machine.exchanges.dispatch import Part, Route, Shaped, keyed, named
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Era, Exchange, Making, date, upper_channels
@@ -266,7 +275,9 @@ _LIVE: Final = Dialect(
     data=(b'{"feed":"book', b'{"feed":"trade"', b'{"feed":"ticker"'),
     heartbeats=equals("feed", "heartbeat"),
     acks=equals("event", "info", "subscribed"),
-    errors=equals("event", "error"),
+    errors=either(
+        equals("event", "error"), both(equals("event", "alert"), reads_as_unknown_symbol)
+    ),
     quiet=frozenset(("trade",)),
 )
 
