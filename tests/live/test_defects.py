@@ -748,6 +748,7 @@ def test_d24_streams_are_split_over_connections() -> None:
         ("dydx-v4", "S{}-USD", 32),
         ("crypto-com", "S{}USD-PERP", 400),
         ("bitget-futures", "S{}USDT", 1000),
+        ("aster-futures", "S{}USDT", 200),
     ],
 )
 def test_d24_no_connection_has_more_than_the_exchange_takes(
@@ -757,11 +758,12 @@ def test_d24_no_connection_has_more_than_the_exchange_takes(
     planned = plan(exchanges.get(name), ["trade", "book_change", "derivative_ticker"], symbols, {})
     by_channel: dict[str, list[str]] = {}
     for each in planned.connections:
-        assert sum(len(its or "1") for its in each.channels.values()) <= limit
-        for channel, its in each.channels.items():
-            by_channel.setdefault(channel, []).extend(its or ())
-    assert by_channel.keys() == {each.channel for each in planned.filters}
-    assert all(len(set(its)) == len(its) in {0, len(symbols)} for its in by_channel.values())
+        assert sum(len(its.symbols or "1") for its in each.filters) <= limit
+        for its in each.filters:
+            by_channel.setdefault(its.channel, []).extend(its.symbols or ())
+    asked = {each.channel for each in planned.filters}
+    assert by_channel.keys() == asked - planned.dialect.rest_channels()
+    assert all(len(set(s)) == len(s) in {0, len(symbols)} for s in by_channel.values())
 
 
 def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:

@@ -21,7 +21,16 @@ from tardis_machine.exchanges.binance import (
     streams,
     trades,
 )
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, absent, both, either, null, present
+from tardis_machine.exchanges.dialect import (
+    DAY_S,
+    Dialect,
+    Endpoint,
+    absent,
+    both,
+    either,
+    null,
+    present,
+)
 from tardis_machine.exchanges.dispatch import Handler, Route
 from tardis_machine.exchanges.errors import MapperError
 from tardis_machine.exchanges.exchange import Exchange, Making
@@ -126,6 +135,7 @@ _SPOT_LIVE: Final = Dialect(
     snapshots=(depth_snapshot("https://sapi.asterdex.com/api/v3/depth", weight=20),),
     budget=budget("https://sapi.asterdex.com/api/v3/exchangeInfo", 2400, reserve=160),
     quiet=frozenset(("trade",)),
+    life_s=DAY_S,
 )
 _FUTURES_LIVE: Final = replace(
     _SPOT_LIVE,
@@ -135,6 +145,8 @@ _FUTURES_LIVE: Final = replace(
     pollers=(open_interest("https://fapi.asterdex.com/fapi/v3/openInterest", every_s=30),),
     budget=budget("https://fapi.asterdex.com/fapi/v3/exchangeInfo", 2400, reserve=160),
     quiet=frozenset(("trade", "forceOrder")),
+    max_streams=200,
+    max_messages_per_s=10,
 )
 
 EXCHANGES: Final = (
