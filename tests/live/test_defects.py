@@ -796,6 +796,18 @@ async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
     assert time.monotonic() - began >= 0.15
 
 
+async def test_d24_lighter_is_asked_for_many_markets_no_quicker_than_it_allows() -> None:
+    """It takes 200 messages in a minute, and 50 before it has answered."""
+    markets = [str(number) for number in range(8)]
+    async with ScriptedExchange() as exchange, streaming(exchange, "lighter", ["trade"], markets):
+        peer = await exchange.accepted()
+        await peer.received()
+        began = time.monotonic()
+        for _ in markets[1:]:
+            await peer.received()
+        assert time.monotonic() - began >= 1.9
+
+
 @pytest.mark.parametrize("header", ["inf", "1e300", "Fri, 31 Dec 9999 23:59:59 GMT"])
 def test_no_answer_makes_an_exchange_be_left_alone_for_ever(header: str) -> None:
     assert retry_after(header, 429) == 3 * 86_400

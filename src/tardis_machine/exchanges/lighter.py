@@ -8,6 +8,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.emit import Emitter, Objects
 from tardis_machine.exchanges.dialect import (
+    DAY_S,
     Dialect,
     Endpoint,
     Outgoing,
@@ -279,6 +280,8 @@ EXCHANGES: Final = (
             errors=present("error"),
             without_symbols=_FOR_ALL_MARKETS,
             quiet=frozenset(("trade",)),
+            life_s=DAY_S,
+            max_messages_per_s=3,  # 200 in a minute
         ),
         subscriptions=subscriptions({"type": "subscribe"}, "channel", _asked),
     ),
