@@ -145,7 +145,10 @@ def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
 async def test_a_second_loop_over_a_stream_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedExchange() as exchange:
         monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
-        async with stream_normalized("bitmex", data_types=["trade"]) as stream:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            stream_normalized("bitmex", data_types=["trade"]) as stream,
+        ):
             reading = asyncio.ensure_future(anext(aiter(stream)))
             peer = await exchange.accepted()
             await peer.received()
