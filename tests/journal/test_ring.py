@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import multiprocessing
@@ -305,6 +306,26 @@ def test_a_damaged_ring_is_said_and_holds_nobody(
     gap = Reader(log, 0, 0, 0).read()
     assert isinstance(gap, Gap)
     assert (gap.messages, gap.reason) == (3, "corrupt")
+
+
+def test_what_the_disk_does_not_take_at_the_end_is_left_to_whoever_comes_later(
+    opened: Callable[..., Scribe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal = opened()
+    journal.writer.tend = lambda: None  # type: ignore[method-assign]
+    asyncio.run(append(journal, range(5)))
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwritev", refuse)
+        journal.close()
+    assert "its ring is left as it is" in caplog.text
+    assert numbers(tmp_path) == list(range(5))
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])

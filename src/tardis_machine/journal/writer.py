@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import time
@@ -14,6 +15,8 @@ from tardis_machine.journal import durable, entry, log, ring, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
 from tardis_machine.journal.syncer import Syncer
+
+_log = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 16 * 1024
 _LEAST_RESERVED: Final = 1 << 20
@@ -207,12 +210,8 @@ class Writer:
 
     def close(self) -> None:
         """End the log. The publisher deletes it once it is delivered."""
-        self._recall()
-        self._settle()
-        if self.ring is not None:
-            self.ring.end()
-            self.ring = None
-        if self._fd >= 0 and self._size > segment.HEADER_BYTES:
+        whole = self._end_ring()
+        if whole and self._fd >= 0 and self._size > segment.HEADER_BYTES:
             # The next segment's header says how many messages there are before it, so that the
             # last of them do not pass for a write that was cut off if they are damaged.
             with contextlib.suppress(OSError):
@@ -312,6 +311,24 @@ class Writer:
             self.ring.end()
             self.ring = None
         return self.ring is not None
+
+    def _end_ring(self) -> bool:
+        """Do away with the ring; False if the disk does not take what is in it.
+
+        Then it stays, and is written by whoever delivers the log.
+        """
+        self._recall()
+        try:
+            self._settle()
+        except OSError as error:
+            extra = {"log": str(self.path), "error": str(error)}
+            _log.error("journal cannot be written, its ring is left as it is", extra=extra)
+            self.ring = None
+            return False
+        if self.ring is not None:
+            self.ring.end()
+            self.ring = None
+        return True
 
     def _reserve(self, size: int) -> None:
         """Have room found for all that may be written to this segment without asking."""
