@@ -128,6 +128,49 @@ async def test_a_report_that_is_not_understood_changes_nothing(
     assert_balanced(report.buses[0].account, journalled=50, delivered=50)
 
 
+_DYING_PUBLISHERS = """
+import asyncio, os, threading, uvloop
+from tardis_machine.publish.process import Settings
+from tardis_machine.publish.supervisor import Supervisor
+
+stolen, ends = 0, False
+
+def work():
+    global stolen
+    while not ends:
+        fd = os.open(os.devnull, os.O_RDONLY)
+        try:
+            os.fstat(fd)
+            os.close(fd)
+        except OSError:
+            stolen += 1
+
+async def listen():
+    supervisor = Supervisor(Settings({}, {}, "", ""), lambda snapshot: None)
+    for _ in range(2000):
+        supervisor._reports, writing = os.pipe()
+        os.close(writing)
+        await supervisor._listen()
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+uvloop.run(listen())
+ends = True
+for thread in threads:
+    thread.join()
+print(stolen)
+"""
+
+
+def test_a_publisher_that_dies_closes_no_file_of_another_thread() -> None:
+    """uvloop closes a pipe's number twice, and in between it may be given to somebody else."""
+    pytest.importorskip("uvloop")
+    command = [sys.executable, "-c", _DYING_PUBLISHERS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
 async def test_no_module_of_the_current_folder_is_imported(
     publish: Start, file: FileConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

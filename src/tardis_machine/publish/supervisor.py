@@ -163,8 +163,11 @@ class Supervisor:
         """Take snapshots until the publisher closes its end."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LINE_BYTES)
+        # uvloop closes a pipe's number, and then its file: by then it may be another thread's.
+        twice = type(loop).__module__.startswith("uvloop")
         transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._reports, "rb")
+            lambda: asyncio.StreamReaderProtocol(reader),
+            os.fdopen(self._reports, "rb", closefd=not twice),
         )
         try:
             async for line in reader:
