@@ -328,6 +328,18 @@ impl Ring {
         })
     }
 
+    /// The segment that the next record belongs to; None if there is none.
+    fn upcoming(&self) -> Option<u64> {
+        let (tail, head) = (self.tail(), self.head());
+        let place = (tail % self.room as u64) as usize;
+        if tail == head {
+            return None;
+        }
+        // Behind a skip there is always a record, at the beginning.
+        let place = if self.count(place) == SKIP { 0 } else { place };
+        Some(self.count(place + 8))
+    }
+
     /// Write the records of a segment to its file as they come; gives the segment of the next if that is another one, and
     /// None when nothing has come for as many milliseconds as `patience`, or it has been long enough.
     ///

@@ -26,6 +26,7 @@ from tardis_machine.journal import (
     Reader,
     Scribe,
     WhenFull,
+    segment,
 )
 from tardis_machine.journal import ring as rings
 from tardis_machine.journal.entry import decode_provenance, encode_provenance
@@ -85,7 +86,8 @@ def numbers(path: Path) -> list[int]:
     found: list[int] = []
     for log in Directory(path).logs():
         log.finished()
-        reader = Reader(log, 0, 0, 0)
+        first = log.listing().segments[0]
+        reader = Reader(log, first, 0, segment.first_message(log.path, first) or 0)
         while (entry := reader.read()) is not None:
             assert isinstance(entry, Entry)
             assert entry.data == data(entry.position)
@@ -229,6 +231,22 @@ def test_a_mover_that_is_killed_loses_nothing_and_writes_nothing_twice(
         asyncio.run(append(journal, range(first + 150, first + 200), to))
     journal.close()
     assert numbers(tmp_path) == list(range(2_000))
+
+
+def test_a_mover_asks_for_no_segment_that_is_delivered_and_deleted(
+    opened: Callable[..., Scribe], tmp_path: Path
+) -> None:
+    journal = opened(segment_bytes=3 << 20)
+    to = flow()
+    asyncio.run(append(journal, range(100), to))
+    [log] = Directory(tmp_path).logs()
+    assert log.collect(journal.writer._number) > 0
+    with moving(journal):
+        asyncio.run(append(journal, range(100, 150), to))
+        journal.close()
+    found = numbers(tmp_path)
+    assert found[-1] == 149
+    assert found == list(range(found[0], 150))
 
 
 def test_a_mover_that_stands_still_holds_nobody_for_long_and_spoils_nothing_when_it_goes_on(
@@ -425,10 +443,13 @@ def test_who_empties_it_syncs_what_it_wrote(
     journal = opened()
     ring = journal.writer.ring
     assert ring is not None
-    rings.Mover(journal.writer.path, ring.waits, 0.01).start()
+    mover = rings.Mover(journal.writer.path, ring.waits, 0.01).start()
     asyncio.run(append(journal, range(5)))
     inode = os.fstat(journal.writer._fd).st_ino
     until(lambda: inode in synced)
+    journal.close()
+    mover.join(30)
+    assert not mover.is_alive()
 
 
 def until(true: Callable[[], bool], seconds: float = 30) -> None:

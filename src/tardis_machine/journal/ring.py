@@ -98,6 +98,10 @@ class Appending(Shared, Protocol):
 
     def report(self) -> tuple[int, int]: ...
 
+    def upcoming(self) -> int | None:
+        """The segment that the next record belongs to; None if there is none."""
+        ...
+
     def carry(self, number: int, fd: int, patience_ms: int, /) -> int | None:
         """Write what there is for a segment; gives the next one's number, None if there is none."""
         ...
@@ -363,8 +367,10 @@ class Mover:
         self._waits = waits
         self._trouble = Throttle()
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="ring", daemon=True).start()
+    def start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="ring", daemon=True)
+        thread.start()
+        return thread
 
     def _run(self) -> None:
         module = kernel().module
@@ -394,7 +400,7 @@ class Mover:
 
     def _carry(self, shared: Appending, files: "_Files") -> None:
         """Write as long as there is something to write."""
-        number: int | None = max(files.number, 0)  # whichever: it learns which one it is
+        number = shared.upcoming()
         while number is not None:
             try:
                 fd = files.open(number)
