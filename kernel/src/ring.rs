@@ -154,6 +154,7 @@ impl Ring {
         true
     }
 
+    /// See `carry`.
     fn write_out(&mut self, segment: u64, file: &File, patience: Duration) -> io::Result<Option<u64>> {
         let began = Instant::now();
         let mut busy_at = began;

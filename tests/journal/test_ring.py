@@ -88,6 +88,12 @@ async def append(journal: Scribe, numbers: range, to: Flow | None = None) -> int
     return through
 
 
+def left_alone(journal: Scribe) -> Scribe:
+    """Have its server not empty the ring from time to time, as if it died before."""
+    journal.writer.tend = lambda: None  # type: ignore[method-assign]
+    return journal
+
+
 def numbers(path: Path) -> list[int]:
     """Read all logs as a publisher would; each entry is checked."""
     found: list[int] = []
@@ -189,8 +195,7 @@ def test_entries_of_other_threads_and_hidden_ones_keep_their_order(
 
 
 def _die_with_a_full_ring(path: Path, count: int) -> None:
-    journal = Scribe(open_writer(path))
-    journal.writer.tend = lambda: None  # type: ignore[method-assign]  # it dies before it does it
+    journal = left_alone(Scribe(open_writer(path)))
     asyncio.run(append(journal, range(count)))
     ring = journal.writer.ring
     assert ring is not None
@@ -216,10 +221,9 @@ def test_nobody_takes_for_finished_what_somebody_still_writes(
     opened: Callable[..., Scribe], tmp_path: Path
 ) -> None:
     """A server is dead, and the publisher's process is at its ring."""
-    journal = opened()
+    journal = left_alone(opened())
     asyncio.run(append(journal, range(3)))
     fd = os.open(journal.writer.path / rings.NAME, os.O_RDWR)
-    journal.writer.tend = lambda: None  # type: ignore[method-assign]
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert not rings.recover(journal.writer.path)
     os.close(fd)
@@ -304,8 +308,7 @@ def _runs(pid: int) -> bool:
 def test_of_another_life_of_the_machine_nothing_is_believed(
     opened: Callable[..., Scribe], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = opened()
-    journal.writer.tend = lambda: None  # type: ignore[method-assign]
+    journal = left_alone(opened())
     asyncio.run(append(journal, range(3)))
     ring = journal.writer.ring
     assert ring is not None
@@ -318,8 +321,7 @@ def test_of_another_life_of_the_machine_nothing_is_believed(
 def test_a_damaged_ring_is_said_and_holds_nobody(
     opened: Callable[..., Scribe], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = opened()
-    journal.writer.tend = lambda: None  # type: ignore[method-assign]
+    journal = left_alone(opened())
     asyncio.run(append(journal, range(3)))
     ring = journal.writer.ring
     assert ring is not None
@@ -339,8 +341,7 @@ def test_what_the_disk_does_not_take_at_the_end_is_left_to_whoever_comes_later(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    journal = opened()
-    journal.writer.tend = lambda: None  # type: ignore[method-assign]
+    journal = left_alone(opened())
     asyncio.run(append(journal, range(5)))
 
     def refuse(*_: object) -> int:

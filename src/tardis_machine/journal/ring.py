@@ -1,10 +1,10 @@
 """The ring: entries on their way to their segment, in memory that a server and a publisher share.
 
-To write a file takes a server longer than all else that it does for an entry. So a replay appends
-its entries to the ring, a ring that is a mapped file of the log, and the publisher's process writes
-them to the segment, in their order and at the places that the server chose for them. What is in the
-ring survives whoever is killed, and all of them at once: whoever finds the log of a dead server
-writes the rest. Where nobody empties the ring, its server does it.
+To write entries to a file takes a server a fifth of a replay's time. So a replay appends them to
+the ring, a mapped file of the log, and the publisher's process writes them to the segment, in their
+order and at the places that the server chose for them. What is in the ring survives whoever is
+killed, and all of them at once: whoever finds the log of a dead server writes the rest. Where
+nobody empties the ring, its server does it.
 
 Layout: what it is, of which boot of the machine, how many bytes were ever appended (head) and are
 written (tail), whether the reader waits to be woken, whether the ring is in use; then the room for
@@ -234,10 +234,8 @@ class Ring:
 
     def settle(self) -> bool:
         """Wait until all is written, by whoever does it; False if the ring is of no more use."""
-        tail, naps = (
-            self.shared.tail,
-            0,
-        )  # naps, not seconds: it may be the machine that stood still
+        tail = self.shared.tail
+        naps = 0  # not seconds: it may be the machine that stood still
         while not self.is_empty:
             if self._carry():
                 continue
@@ -282,11 +280,8 @@ class Ring:
         """
         _log.warning("publisher stands still, the journal is written without it")
         left = _Left(self._memory)
-        own = Carrier(self.path.parent, self._memory, left, self._syncer)
-        try:
+        with contextlib.closing(Carrier(self.path.parent, self._memory, left, self._syncer)) as own:
             own.carry()
-        finally:
-            own.close()
         self._memory[_STATE] = _ABANDONED
 
 
@@ -347,11 +342,8 @@ def _recover(log: Path, memory: mmap.mmap) -> None:
         extra = {"log": str(log), "bytes": left.head - left.tail}
         _log.error("machine went down: the last moment of a log may be lost", extra=extra)
         return
-    carrier = Carrier(log, memory, left, None)
-    try:
+    with contextlib.closing(Carrier(log, memory, left, None)) as carrier:
         carrier.carry()
-    finally:
-        carrier.close()
 
 
 class Mover:
@@ -398,7 +390,7 @@ class Mover:
         finally:
             os.close(fd)
 
-    def _carry(self, shared: Appending, files: "_Files") -> None:
+    def _carry(self, shared: Appending, files: _Files) -> None:
         """Write as long as there is something to write."""
         number = shared.upcoming()
         while number is not None:

@@ -244,6 +244,7 @@ def main() -> None:
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
     logs.configure(settings.log_format, debug=settings.debug)
     tune()
+    # Before: who empties the ring must not be slower than the server that fills it.
     if (ring := int(sys.argv[2]) if len(sys.argv) > 2 else -1) >= 0:
         Mover(Path(settings.journal) / settings.log, ring, settings.fsync_s).start()
     os.nice(_NICENESS)
