@@ -59,7 +59,7 @@ class Stream:
         mapped = at = 0
         while at < len(lines):
             if index is not None:
-                at = emitter.run(index, at, len(lines))
+                at, _ = emitter.run(index, at, len(lines))
                 if at == len(lines):
                     break
             # A book that checks its ids does not like to hear things twice.

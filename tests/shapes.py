@@ -16,7 +16,7 @@ def take(emitter: Emitter, message: bytes, local: str) -> bool:
     module = kernel().module
     assert module is not None
     lines = module.Lines(f"{local[:-1]}0Z ".encode() + message + b"\n", "")
-    took: int = run(lines, 0, 1)
+    took, _ = run(lines, 0, 1)
     return took == 1
 
 

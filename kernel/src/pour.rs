@@ -11,6 +11,7 @@ use pyo3::types::PyBytes;
 
 use crate::frames::{Header, text_of};
 use crate::guard::guarded;
+use crate::ring::{Appended, Ring};
 
 /// As much is sent at a time: less costs more calls, more does not stay in the cache.
 pub const ENOUGH: usize = 512 * 1024;
@@ -109,6 +110,41 @@ fn behind<'a>(slices: impl Iterator<Item = &'a [u8]>, mut skipped: usize) -> imp
     })
 }
 
+/// Where messages are written down before anybody gets them.
+struct Journal {
+    ring: Py<Ring>,
+    provenance: Vec<u8>,
+    /// How many messages of the response come before the next.
+    position: u64,
+    /// Asks for more of the ring, which does not take long.
+    renew: Py<PyAny>,
+}
+
+impl Journal {
+    /// Write messages down, with nothing behind them of the same time; false if that takes somebody else.
+    fn append(&mut self, py: Python, text: &[u8], messages: u32) -> PyResult<bool> {
+        let Ok(mut ring) = self.ring.try_borrow_mut(py) else { return Ok(false) };
+        let appended = ring.append_batch(&self.provenance, text, messages, self.position);
+        drop(ring);
+        match appended {
+            Appended::No => return Ok(false),
+            Appended::Yes => {}
+            Appended::Low => drop(self.renew.call0(py)?),
+        }
+        self.position += u64::from(messages);
+        Ok(true)
+    }
+}
+
+/// What became of messages that were to be written as they were made.
+pub enum Poured {
+    All,
+    /// The socket took a part: they have to be held.
+    Begun(Begun),
+    /// Nothing: they have to be written down by somebody else before.
+    Not,
+}
+
 /// A connection's socket, which is written to directly until it takes no more.
 ///
 /// What it does not take is held; there is nothing behind it before it is gone.
@@ -120,6 +156,7 @@ pub struct Pour {
     /// Whether what is made may be written: before, the response has to begin.
     #[pyo3(get, set)]
     pub is_open: bool,
+    journal: Option<Journal>,
     /// What the socket did not take, where it lies.
     held: Option<(Py<PyAny>, Begun)>,
     /// What was written as it was made, not by `send`.
@@ -131,14 +168,20 @@ pub struct Pour {
 }
 
 impl Pour {
-    /// Write what was made; what the socket does not take whole has to be held.
-    pub fn pour(&mut self, text: &[u8], messages: u32) -> Option<Begun> {
+    /// Write what was made, once it is written down if that is to be.
+    pub fn pour(&mut self, py: Python, text: &[u8], messages: u32) -> PyResult<Poured> {
+        if let Some(journal) = &mut self.journal {
+            if !journal.append(py, text, messages)? {
+                self.is_open = false;
+                return Ok(Poured::Not);
+            }
+        }
         self.messages += u64::from(messages);
         self.bytes += text.len() as u64;
         let mut begun = Begun::default();
         // Whatever is wrong with the socket, who goes on with what is held will find out.
         let done = self.offer(text, &mut begun).unwrap_or(false);
-        (!done).then_some(begun)
+        Ok(if done { Poured::All } else { Poured::Begun(begun) })
     }
 
     pub fn hold(&mut self, text: Py<PyAny>, begun: Begun) {
@@ -196,11 +239,32 @@ impl Pour {
             socket: Some(TcpStream::from(owned)),
             framing,
             is_open: false,
+            journal: None,
             held: None,
             messages: 0,
             bytes: 0,
             written: 0,
         })
+    }
+
+    /// Have messages that are written as they are made written down before; `renew` is called when it is time to let
+    /// the ring have more.
+    fn journal(&mut self, ring: Py<Ring>, provenance: Vec<u8>, position: u64, renew: Py<PyAny>) {
+        self.journal = Some(Journal { ring, provenance, position, renew });
+    }
+
+    /// How many messages of the response were written down.
+    #[getter]
+    fn position(&self) -> u64 {
+        self.journal.as_ref().map_or(0, |journal| journal.position)
+    }
+
+    /// Somebody else has written some down.
+    #[setter]
+    fn set_position(&mut self, position: u64) {
+        if let Some(journal) = &mut self.journal {
+            journal.position = position;
+        }
     }
 
     /// Its own copy of the socket's file descriptor; -1 once it is closed.

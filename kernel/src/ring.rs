@@ -97,6 +97,15 @@ impl Entry<'_> {
     }
 }
 
+/// What became of an entry that was to be appended by the grant.
+pub enum Appended {
+    /// There is no room for it, or no grant.
+    No,
+    Yes,
+    /// It was appended, and it is time to ask for more.
+    Low,
+}
+
 /// The shared memory of a log.
 #[pyclass(module = "tardis_machine_kernel")]
 pub struct Ring {
@@ -128,6 +137,25 @@ impl Ring {
             unsafe { copy_away(part, self.memory.buf_ptr().cast::<u8>().add(ROOM + place)) };
             place += part.len();
         }
+    }
+
+    /// Append a batch of a response by the grant.
+    pub fn append_batch(&mut self, provenance: &[u8], data: &[u8], count: u32, position: u64) -> Appended {
+        let entry = Entry { provenance, data, count, position, is_hidden: false };
+        let end = self.grant.offset + entry.size() as u64;
+        if end > self.grant.limit || !self.grant.is_in_place() {
+            return Appended::No;
+        }
+        if !self.put(&entry, self.grant.segment, self.grant.offset) {
+            return Appended::No;
+        }
+        self.grant.offset = end;
+        self.grant.messages += u64::from(count);
+        if end < self.grant.low {
+            return Appended::Yes;
+        }
+        self.grant.low = u64::MAX;
+        Appended::Low
     }
 
     /// Append an entry, if there is room for it.
@@ -293,21 +321,11 @@ impl Ring {
     /// Append an entry by the grant; 0 if there is no room for it, or no grant, 2 if it is time to ask for more.
     fn append(&mut self, provenance: &[u8], data: &Bound<PyAny>, count: u32, position: u64) -> PyResult<u8> {
         guarded(|| {
-            let entry = Entry { provenance, data: text_of(data)?, count, position, is_hidden: false };
-            let end = self.grant.offset + entry.size() as u64;
-            if end > self.grant.limit || !self.grant.is_in_place() {
-                return Ok(0);
-            }
-            if !self.put(&entry, self.grant.segment, self.grant.offset) {
-                return Ok(0);
-            }
-            self.grant.offset = end;
-            self.grant.messages += u64::from(count);
-            if end < self.grant.low {
-                return Ok(1);
-            }
-            self.grant.low = u64::MAX;
-            Ok(2)
+            Ok(match self.append_batch(provenance, text_of(data)?, count, position) {
+                Appended::No => 0,
+                Appended::Yes => 1,
+                Appended::Low => 2,
+            })
         })
     }
 

@@ -54,6 +54,11 @@ class LineStream:
         return self.next == self.count and not self._exhausted
 
     @property
+    def is_done(self) -> bool:
+        """Whether all lines are done with, and none is to come."""
+        return self._exhausted and self.next == self.count
+
+    @property
     def reached(self) -> str | None:
         """The local time that lines to come have at least, as far as they are known."""
         if self.next < self.count:

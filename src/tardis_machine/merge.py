@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import accumulate, repeat
 from operator import itemgetter
 from types import ModuleType
@@ -58,6 +59,8 @@ class Merged:
 
     def chunk(self) -> Chunk:
         """All of them as one, without a copy if they are of one run."""
+        if self is _NOTHING:
+            return NO_CHUNK
         return Chunk(self._data(), self.count, *self._hidden())
 
     def batch(self) -> Batch:
@@ -130,8 +133,12 @@ class Stream(Protocol):
     def read(self) -> object:
         """Take what the next runs are made of; blocks while it is being fetched."""
 
-    def run(self) -> None:
-        """Go on for a few milliseconds."""
+    def run(self, *, is_next: bool) -> None:
+        """Go on for a few milliseconds; `is_next` if nothing that was taken is still to come."""
+
+    @property
+    def pours(self) -> bool:
+        """Whether what was made goes out by itself: nothing has to be taken yet."""
 
     def take(self) -> Taken:
         """The messages of the runs since the last call."""
@@ -141,6 +148,8 @@ class Stream(Protocol):
 
 
 _NOTHING: Final = Merged()
+NO_CHUNK: Final = Chunk(b"", 0)
+"""Of a step that gives nothing."""
 
 
 class Merge:
@@ -187,6 +196,9 @@ class Merge:
 
     def _up_to(self, limit: str | None, *, inclusive: bool = False) -> Iterator[Merged]:
         """What comes before a local time; with hidden events a batch of its own for each."""
+        if all(each.is_empty for each in self._queues):
+            yield _NOTHING
+            return
         while True:
             times = [each.hidden[0][0] for each in self._queues if each.hidden]
             if not times:
@@ -281,12 +293,17 @@ class _Queue:
         if (reached := self.reached) is not None:
             yield reached
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that it gave is given out."""
+        return not (self.runs or self.hidden)
+
     def step(self) -> None:
         """Let the stream go on, and take over what it gives."""
         if self.stream.needs_piece:
             self._go(self.stream.read)
         else:
-            self._go(self.stream.run)
+            self._go(partial(self.stream.run, is_next=self.is_empty))
             if self._can_read():
                 self._go(self.stream.read)
         reached = self.last if self.failure is not None else self.stream.reached
@@ -307,6 +324,8 @@ class _Queue:
             self.failure = self.stream.failure
         except Exception as error:  # noqa: BLE001 - raised when its turn has come
             self.failure = error
+        if self.failure is None and self.stream.pours:
+            return
         taken = self.stream.take()
         if taken.count:
             keys = taken.stamps

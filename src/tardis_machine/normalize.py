@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tardis_machine import emit, times
@@ -30,6 +30,8 @@ _MIN_LINES: Final = 8
 _FIRST_LINES: Final = 1
 # A book's snapshot takes milliseconds by itself.
 _LONG_LINE: Final = 32 * 1024
+# What is not enough to be poured waits for more no longer than this.
+_LEFT_S: Final = 0.25
 _NO_ERA: Final = "~"
 
 
@@ -94,6 +96,7 @@ class Normalizer:
         self._hidden: Taken | None = None
         self.pour: Pour | None = None
         """Where a compiled emitter may write to by itself, if that is all there is to be done."""
+        self._taken_at = monotonic()
 
     def _open(self, pieces: Pieces) -> LineStream:
         return LineStream(pieces)
@@ -134,8 +137,17 @@ class Normalizer:
         self._emitter.begin(times.iso_us(self._ends_bars_at))
         self._emitter.close_bars()
 
-    def run(self) -> None:
+    @property
+    def pours(self) -> bool:
+        """Whether what was made goes out by itself: nothing has to be taken yet."""
+        return False
+
+    def run(self, *, is_next: bool = False) -> None:
         """Normalize as many lines as a few milliseconds allow."""
+        del is_next
+        self._run()
+
+    def _run(self) -> None:
         started = thread_time()
         first = begun = self._stream.next
         wanted = self._pace
@@ -167,6 +179,7 @@ class Normalizer:
             taken, self._before_hidden = self._before_hidden, None
             return taken
         taken = self._emitter.take()
+        self._taken_at = monotonic()
         size = len(taken.written)
         if size and not (self.pour is not None and self.pour.is_open):
             fitting = _RUN_BYTES * self._ran // size
@@ -330,11 +343,27 @@ class ShapedNormalizer(Normalizer):
 
     _emitter: "RunningEmitter"
     _stream: IndexedStream
+    _pouring: "Pour | None" = None
+    """Where the last run could write to."""
 
     def _open(self, pieces: Pieces) -> LineStream:
         module = kernel().module
         assert module is not None
         return IndexedStream(pieces, module.Lines)
+
+    @property
+    def pours(self) -> bool:
+        pour = self._pouring
+        if pour is None or not pour.is_open or self._before_hidden is not None:
+            return False
+        stream = self._stream
+        if stream.is_done or (stream.needs_piece and stream.pending() is not None):
+            return False
+        return monotonic() - self._taken_at < _LEFT_S
+
+    def run(self, *, is_next: bool = False) -> None:
+        self._pouring = self.pour if is_next else None
+        self._run()
 
     def _end_of_run(self, first: int, end: int) -> int:
         index = self._stream.index
@@ -350,11 +379,13 @@ class ShapedNormalizer(Normalizer):
         stream, emitter = self._stream, self._emitter
         index = stream.index
         while first < end:
-            at = first if self._handle is None else emitter.run(index, first, end, self.pour)
+            at, waits = first, False
+            if self._handle is not None:
+                at, waits = emitter.run(index, first, end, self._pouring)
             if at > first:
                 self._disconnected = False
                 stream.last = index.local(at - 1)
-            if self.pour is not None and self.pour.is_held:
+            if waits:
                 stream.next = at
                 return
             if at < end:
@@ -387,6 +418,17 @@ class Pour(Protocol):
     is_open: bool
     """Whether what is made may be written there."""
 
+    position: int
+    """How many messages of the response were written down, where that is to be."""
+
+    def journal(
+        self, ring: object, provenance: bytes, position: int, renew: Callable[[], None], /
+    ) -> None:
+        """Have messages written down before they are written; `renew` asks for more of the ring.
+
+        What cannot be written down is not written, and closes it.
+        """
+
     def fileno(self) -> int:
         """The file descriptor to wait for."""
 
@@ -417,10 +459,11 @@ class Pour(Protocol):
 class RunningEmitter(emit.Emitter, Protocol):
     """An emitter that takes lines by itself."""
 
-    def run(self, lines: Index, first: int, end: int, pour: Pour | None, /) -> int:
+    def run(self, lines: Index, first: int, end: int, pour: Pour | None, /) -> tuple[int, bool]:
         """Take lines as far as each has its channel's shape; gives the first that has not.
 
-        What they become is poured out on the way; when that is held, the next line is given.
+        What they become is poured out on the way; when that has to be waited for, the next line is
+        given, and True.
         """
 
 

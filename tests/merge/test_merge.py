@@ -46,7 +46,11 @@ class Given:
         self.ended = True
         self.failure = self._fails
 
-    def run(self) -> None:
+    @property
+    def pours(self) -> bool:
+        return False
+
+    def run(self, *, is_next: bool) -> None:
         for _ in range(self._size):
             if not self._messages:
                 return

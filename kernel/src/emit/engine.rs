@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::bars::{Bar, BarType, Trade};
 use super::levels::{Levels, Needs, Refused, computable};
-use super::out::{Out, Sink};
+use super::out::{Flowed, Out, Sink};
 use super::snapshots::{SnapshotType, Snapshots, Writing};
 use super::text::write_quoted;
 use crate::hashing::Seeded;
@@ -87,17 +87,15 @@ impl Output {
         }
     }
 
-    /// Write what is enough for that to where it goes in the end; true if nothing has to wait.
-    #[inline]
+    /// Write it to where it goes in the end; true if nothing has to wait.
     pub fn pour(&mut self, py: Python, pour: &mut Pour) -> PyResult<bool> {
-        if self.data.len() < ENOUGH {
-            return Ok(true);
-        }
-        self.data.pour(py, pour, self.count).inspect(|_| {
+        let flowed = self.data.pour(py, pour, self.count)?;
+        if flowed != Flowed::Not {
             (self.count, self.marked) = (0, 0);
             self.stamps.clear();
             self.marks.clear();
-        })
+        }
+        Ok(flowed == Flowed::On)
     }
 
     /// Give the marks and begin anew.
@@ -124,6 +122,8 @@ pub struct Engine {
     /// Symbols that have bars, in the order of their first trades.
     with_bars: Vec<usize>,
     local: Vec<u8>,
+    /// The latest of all; some feeds go back in time.
+    latest: Vec<u8>,
     local_time: Option<Printed>,
     pub output: Output,
     pub times: Reader,
@@ -152,6 +152,7 @@ impl Engine {
             symbols: Vec::new(),
             with_bars: Vec::new(),
             local: Vec::new(),
+            latest: Vec::new(),
             local_time: None,
             output: Output::default(),
             times: Reader::default(),
@@ -194,7 +195,17 @@ impl Engine {
             self.local.clear();
             write_time(local, &mut self.local);
             self.local_time = None;
+            if local > self.latest.as_slice() {
+                self.latest.clear();
+                write_time(local, &mut self.latest);
+            }
         }
+    }
+
+    /// Whether there is enough to be sent, and nothing of the same local time follows: this one does.
+    #[inline]
+    pub fn is_enough(&self, upcoming: &[u8]) -> bool {
+        self.output.data.len() >= ENOUGH && upcoming > self.latest.as_slice()
     }
 
     pub fn local(&self) -> &[u8] {

@@ -374,8 +374,9 @@ impl Emitter {
         result
     }
 
-    /// Take lines that have their channel's shape; gives the first that has not, or `end`. What they become is poured
-    /// out on the way, if there is a `pour`: then also the first line is given that has to wait.
+    /// Take lines that have their channel's shape; gives the first that has not, or `end`, and False. What they become is
+    /// poured out on the way, if there is a `pour`, where a local time ends: if it is time to wait for that, the next line
+    /// is given, and True.
     #[pyo3(signature = (lines, first, end, pour=None, /))]
     fn run(
         &mut self,
@@ -384,25 +385,25 @@ impl Emitter {
         first: usize,
         end: usize,
         pour: Option<&Bound<Pour>>,
-    ) -> PyResult<usize> {
+    ) -> PyResult<(usize, bool)> {
         if self.shapes.is_empty() || self.engine.is_extreme() {
-            return Ok(first);
+            return Ok((first, false));
         }
         let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open);
         guarded(|| {
             for at in first..end {
-                let Some(line) = lines.stamped(py, at) else { return Ok(at) };
+                let Some(line) = lines.stamped(py, at) else { return Ok((at, false)) };
                 let local = local_of(line);
-                if self.shapes.emit(&local, &line[MESSAGE..], &mut self.engine, &mut self.tables).is_err() {
-                    return Ok(at);
-                }
                 if let Some(pour) = &mut pour {
-                    if !self.engine.output.pour(py, pour)? {
-                        return Ok(at + 1);
+                    if self.engine.is_enough(&local) && !self.engine.output.pour(py, pour)? {
+                        return Ok((at, true));
                     }
                 }
+                if self.shapes.emit(&local, &line[MESSAGE..], &mut self.engine, &mut self.tables).is_err() {
+                    return Ok((at, false));
+                }
             }
-            Ok(end)
+            Ok((end, false))
         })
     }
 

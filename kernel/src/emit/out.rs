@@ -6,10 +6,21 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes};
 
-use crate::pour::Pour;
+use crate::pour::{Pour, Poured};
 
 /// As little is copied: that costs less than memory of its own.
 const LITTLE: usize = 16 * 1024;
+
+/// What became of text that was to be written to where it goes in the end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flowed {
+    /// It is gone, and more may follow.
+    On,
+    /// It is on its way, and has to be waited for.
+    Held,
+    /// It is still here.
+    Not,
+}
 
 /// What text is appended to.
 pub trait Sink {
@@ -61,14 +72,19 @@ impl Out {
         unsafe { &*(&raw const self.room[..self.length] as *const [u8]) }
     }
 
-    /// Have it written to where it goes in the end; true if nothing has to wait.
-    pub fn pour(&mut self, py: Python, pour: &mut Pour, messages: u32) -> PyResult<bool> {
-        let Some(begun) = pour.pour(self.text(), messages) else {
-            self.length = 0;
-            return Ok(true);
-        };
-        pour.hold(self.take(py)?.object(py).unbind(), begun);
-        Ok(false)
+    /// Have it written to where it goes in the end.
+    pub fn pour(&mut self, py: Python, pour: &mut Pour, messages: u32) -> PyResult<Flowed> {
+        match pour.pour(py, self.text(), messages)? {
+            Poured::All => {
+                self.length = 0;
+                Ok(Flowed::On)
+            }
+            Poured::Begun(begun) => {
+                pour.hold(self.take(py)?.object(py).unbind(), begun);
+                Ok(Flowed::Held)
+            }
+            Poured::Not => Ok(Flowed::Not),
+        }
     }
 
     /// Hand over what was written, and begin anew. There is no memory for that before there is something to write:

@@ -11,6 +11,9 @@ FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 _KEEP_SIZE: Final = 1
 """`FALLOC_FL_KEEP_SIZE`, which Python's own call does not know."""
+_fallocate: Final = (
+    ctypes.CDLL(None).fallocate if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
+)
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -41,10 +44,9 @@ def reserve(fd: int, start: int, size: int) -> bool:
 
     Writing then takes a quarter less. False where it cannot be done.
     """
-    if sys.platform != "linux" or sys.maxsize <= 1 << 32:
+    if _fallocate is None:
         return False
-    call = ctypes.CDLL(None).fallocate
-    failed: int = call(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size))
+    failed: int = _fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size))
     return failed == 0
 
 

@@ -224,10 +224,14 @@ class Scribe:
         if ring is not None and flow.last.done and flow.error is None:
             passed = ring.shared.append(flow.provenance, data, count, position)
             if passed == LOW:
-                self._new.put(_Call.RENEW)
+                self.renew()
             if passed:
                 return WRITTEN
         return self.submit(flow, data, count, position)
+
+    def renew(self) -> None:
+        """Have the ring take more, soon."""
+        self._new.put(_Call.RENEW)
 
     def close(self) -> None:
         """Write what has been submitted, as far as there is room, and end the log."""

@@ -13,8 +13,8 @@ _log = logging.getLogger(__name__)
 
 LARGEST_SEGMENT: Final = 64 << 20
 _SEGMENTS_AT_LEAST: Final = 16
-_LARGEST_GRAIN: Final = 16 << 20
-_GRAINS_AT_LEAST: Final = 256
+_LARGEST_GRAIN: Final = LARGEST_SEGMENT
+_GRAINS_AT_LEAST: Final = 128
 
 
 class Usage(NamedTuple):

@@ -5,10 +5,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -255,6 +255,16 @@ class Outbox:
         )
 
 
+class Pour(Protocol):
+    """What writes messages down by itself, before it sends them."""
+
+    position: int
+
+    def journal(
+        self, ring: object, provenance: bytes, position: int, renew: Callable[[], None], /
+    ) -> None: ...
+
+
 class ResponseJournal:
     """The journal of one response: where its messages go before its client gets them."""
 
@@ -262,13 +272,30 @@ class ResponseJournal:
         self._scribe = scribe
         self._flow = flow
         self._position = 0
+        self._pour: Pour | None = None
+
+    def admit(self, pour: Pour) -> bool:
+        """Let a pour write messages down by itself; False where nobody but the scribe can."""
+        ring = self._scribe.writer.ring
+        if ring is None:
+            return False
+        pour.journal(ring.shared, self._flow.provenance, self._position, self._scribe.renew)
+        self._pour = pour
+        return True
 
     def append(self, data: Buffer, count: int) -> Ticket:
         """Write messages; they may be sent once the ticket is done, and that may take space."""
-        ticket = self._scribe.write(self._flow, data, count, self._position)
-        self._position += count
+        position = self._reached()
+        ticket = self._scribe.write(self._flow, data, count, position)
+        self._position = position + count
+        if self._pour is not None:
+            self._pour.position = self._position
         return ticket
 
     def append_hidden(self, data: bytes, count: int) -> Ticket:
         """Write control events that the client did not ask for; they take no position."""
-        return self._scribe.submit(self._flow, data, count, self._position, hidden=True)
+        return self._scribe.submit(self._flow, data, count, self._reached(), hidden=True)
+
+    def _reached(self) -> int:
+        """How many messages of the response are written down."""
+        return self._position if self._pour is None else self._pour.position

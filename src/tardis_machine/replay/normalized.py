@@ -126,27 +126,9 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
 
         With a `pour`, once it is open, each has only what was not poured out on the way.
         """
-        return self._begin(self._run(Merged.chunk) if pour is None else self._pour(pour))
-
-    def _pour(self, pour: Pour) -> Iterator[Chunk]:
-        stream = self._streams[0]
-        stream.pour = pour
-        failure: Exception | None = None
-        try:
-            while failure is None and (stream.needs_piece or stream.reached is not None):
-                try:
-                    if stream.needs_piece:
-                        stream.read()
-                    else:
-                        stream.run()
-                    failure = stream.failure
-                except Exception as error:  # noqa: BLE001 - raised when what precedes it is sent
-                    failure = error
-                yield _taken(stream)
-        finally:
-            self._report()
-        if failure is not None:
-            raise failure
+        if pour is not None:
+            self._streams[0].pour = pour
+        return self._begin(self._run(Merged.chunk))
 
     def _steps(self) -> Iterator[Batch]:
         return self._run(Merged.batch)
@@ -221,10 +203,3 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
                     "ignored_changes": self.ignored_changes,
                 },
             )
-
-
-def _taken(stream: Normalizer) -> Chunk:
-    """What a stream gave last; nobody asks for what it hides."""
-    taken = stream.take()
-    stream.take_hidden()
-    return Chunk(taken.written, taken.count)

@@ -229,7 +229,12 @@ class _Messages(LineStream):
         self.malformed = 0
         self._taken = _NOTHING
 
-    def run(self) -> None:
+    @property
+    def pours(self) -> bool:
+        return False
+
+    def run(self, *, is_next: bool) -> None:
+        del is_next
         self.next = len(self.lines)
         lines, stamps = self.lines, self.locals
         if "" in stamps:

@@ -24,7 +24,7 @@ from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError
 from tardis_machine.server.outlet import Outlet
-from tardis_machine.server.pace import Journal, Replay
+from tardis_machine.server.pace import Journal, Replay, poured_by
 from tardis_machine.server.services import Services
 from tardis_machine.server.start_page import StartPage
 
@@ -105,8 +105,7 @@ class HttpRoutes:
             pour = None
             if replay.can_pour:
                 pour = outlet.make_pour("chunks" if request.version >= HttpVersion11 else "nothing")
-            # What is published is written down before it is sent.
-            chunks = replay.chunks(pour if journal is None else None)
+            chunks = replay.chunks(poured_by(pour, journal))
             return await self._stream(request, replay, outlet, chunks, journal)
 
     def _outlet(self, request: web.BaseRequest) -> Outlet:

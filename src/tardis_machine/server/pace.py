@@ -68,6 +68,17 @@ class Journal(Protocol):
 
     def append_hidden(self, data: bytes, count: int) -> "Ticket": ...
 
+    def admit(self, pour: Pour) -> bool:
+        """Let a pour write messages down by itself; False where that cannot be."""
+        ...
+
+
+def poured_by(pour: Pour | None, journal: Journal | None) -> Pour | None:
+    """Tell what messages may be poured by as they are made: they are written down before."""
+    if pour is None or journal is None or journal.admit(pour):
+        return pour
+    return None
+
 
 class Replay(Protocol):
     """What both kinds of replay have in common."""
@@ -99,10 +110,10 @@ async def deliver(
     What precedes an error is sent before it is raised: it has been journalled, too. A paced replay
     begins its answer when there is something to come, however long that takes to be due.
 
-    A `pour` that is open has sent most of a batch already: the rest follows at once.
+    What an open `pour` has sent, and journalled before, is not in the batches any more.
     """
     held = _Held(send, journal)
-    turn_ends = 0.0
+    turn_ends = settles_at = 0.0
     while True:
         while (seconds := replay.due_in()) > 0:
             await held.flush(begins=True)
@@ -123,9 +134,11 @@ async def deliver(
             raise
         if batch is None:
             break
-        if pour is not None and pour.is_open:
-            await send(batch.data, batch.count)
-            del batch
+        if pour is not None and pour.is_open and not batch.data and not batch.hidden:
+            # What it holds is waited for; else somebody has to be told, now and then.
+            if pour.is_held or time.monotonic() >= settles_at:
+                await send(b"", 0)
+                settles_at = time.monotonic() + _SEND_AFTER_S
             continue
         held.add(batch)
         del batch  # its memory is free for the next as soon as it is sent
@@ -133,6 +146,8 @@ async def deliver(
             await held.flush()
         else:
             await held.advance()
+        if pour is not None and held.size:
+            pour.is_open = False  # nothing may overtake what is held
     await held.flush()
 
 

@@ -153,8 +153,9 @@ class Services:
         self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
-            pour = outlet.pour if journal is None else None
-            await deliver(replay, batches, counted, turns=self.turns, journal=journal, pour=pour)
+            await deliver(
+                replay, batches, counted, turns=self.turns, journal=journal, pour=outlet.pour
+            )
             outcome = "finished"
         except ConnectionError:
             raise

@@ -16,7 +16,7 @@ from tardis_machine.replay import replay_normalized_many
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays
-from tardis_machine.server.pace import Journal
+from tardis_machine.server.pace import Journal, poured_by
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, POLICY, Close, Session
 from tardis_machine.server.stream import STREAM_NORMALIZED, stream_normalized
@@ -92,8 +92,7 @@ class WebSocketRoutes:
                 await services.run(
                     _REPLAY_NORMALIZED,
                     replay,
-                    # What is published is written down before it is sent.
-                    replay.chunks(pour if journal is None else None),
+                    replay.chunks(poured_by(pour, journal)),
                     session.send,
                     session.outlet,
                     journal,

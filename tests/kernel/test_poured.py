@@ -1,0 +1,279 @@
+"""Published replays that the kernel pours: written down before, whole, cut where times end."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+
+from tardis_machine import normalize
+from tardis_machine.journal import (
+    Directory,
+    Entry,
+    Flow,
+    Provenance,
+    Reader,
+    Scribe,
+    Ticket,
+    WhenFull,
+    Writer,
+)
+from tardis_machine.journal import ring as rings
+from tardis_machine.journal.entry import encode_provenance
+from tardis_machine.kernel import kernel
+from tardis_machine.merge import Chunk, Merge, Merged
+from tardis_machine.normalize import Normalizer, Pour
+from tardis_machine.publish.outbox import ResponseJournal
+from tardis_machine.server.outlet import Outlet
+from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
+from tests.kernel.test_pour import connected
+from tests.normalize.test_normalize import Given, normalizer, trade
+
+pytestmark = pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one")
+
+LINES = 40_000
+ENOUGH = 512 * 1024
+
+
+class Made:
+    """A replay of one stream."""
+
+    malformed = 0
+
+    def __init__(self, stream: Normalizer, pour: Pour | None) -> None:
+        stream.pour = pour
+        self._merge = Merge([stream])
+
+    def due_in(self) -> float:
+        return 0.0
+
+    def pending(self) -> Future[object] | None:
+        return self._merge.pending()
+
+    def chunks(self) -> Iterator[Chunk]:
+        return map(Merged.chunk, self._merge.steps())
+
+    def close(self) -> None:
+        pass
+
+
+def pieces(seed: int, cuts: int = 40) -> list[bytes]:
+    """Lines of which many share a local time, some come late, and some are none; cut anywhere."""
+    chance = random.Random(seed)
+    us = 1_000
+    lines = []
+    for number in range(LINES):
+        us += chance.choice((0, 0, 0, 1, 7))
+        late = chance.random() < 0.001
+        lines.append(trade(us - 5 if late else us, price=number))
+        if chance.random() < 0.0005:
+            lines.append(b"neither here nor there\n")
+    for _ in range(2):
+        lines.insert(chance.randrange(LINES), b"\n")
+    borders = sorted(chance.sample(range(len(lines)), cuts))
+    return [b"".join(lines[one:other]) for one, other in pairwise([0, *borders, len(lines)])]
+
+
+class Late(Given):
+    """Pieces of which some have to be waited for."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__(pieces)
+        self._every = len(pieces) // 8 + 1
+        self._numbers = count()
+        self._waited: Future[object] | None = None
+
+    def pending(self) -> Future[object] | None:
+        if self._waited is None:
+            self._waited = Future()
+            if next(self._numbers) % self._every:
+                self._waited.set_result(None)
+            else:
+                asyncio.get_running_loop().call_later(0.002, self._waited.set_result, None)
+        return None if self._waited.done() else self._waited
+
+    def __next__(self) -> bytes:
+        self._waited = None
+        return super().__next__()
+
+
+def stream(given: Sequence[bytes]) -> Normalizer:
+    return normalizer(of=Late(given), sends_disconnects=False)
+
+
+def expected(given: Sequence[bytes]) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """What the client gets, and what it is not told of: behind how many messages."""
+    sent, hidden, total = b"", [], 0
+    for chunk in Made(normalizer(*given, sends_disconnects=False), None).chunks():
+        sent += chunk.data
+        total += chunk.count
+        if chunk.hidden:
+            hidden.append((total, chunk.hidden))
+    return sent, hidden
+
+
+def scribe(path: Path, ring_bytes: int) -> Scribe:
+    """A journal with a ring that nobody else empties."""
+    if sys.platform != "linux" or rings._kind_of_disk(path) not in rings._IN_PLACE:
+        pytest.skip("there is no ring on this file system: see --basetemp")
+    return Scribe(Writer(path, "p", ["bus"], max_bytes=1 << 30, ring_bytes=ring_bytes))
+
+
+def written(path: Path) -> list[Entry]:
+    """Read the journal as a publisher would."""
+    (log,) = Directory(path).logs()
+    reader = Reader(log, 0, 0, 0)
+    found = []
+    while (entry := reader.read()) is not None:
+        assert isinstance(entry, Entry)
+        found.append(entry)
+    return found
+
+
+class Client:
+    """Both ends of a connection: what is sent, what of it was poured, what has arrived."""
+
+    def __init__(self, outlet: Outlet, pour: Pour, reader: asyncio.StreamReader) -> None:
+        self.pour = pour
+        self.poured = 0
+        self.received = bytearray()
+        self._outlet = outlet
+        self._reading = asyncio.ensure_future(self._read(reader))
+
+    async def send(self, data: bytes, count: int) -> None:
+        await self._outlet.pour_out(self.pour, data)
+        self.poured += self.pour.settle()[0]
+
+    async def end(self) -> bytes:
+        """Everything, once the connection is closed."""
+        self._outlet.end_pour()
+        self._outlet._require_connection().close()
+        await self._reading
+        return bytes(self.received)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while part := await reader.read(1 << 20):
+            self.received += part
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[Client]:
+    async with connected() as (outlet, reader):
+        pour = outlet.make_pour("nothing")
+        assert pour is not None
+        yield Client(outlet, pour, reader)
+
+
+async def run(given: Sequence[bytes], to: Client, journal: Journal) -> None:
+    made = Made(stream(given), poured_by(to.pour, journal))
+    await deliver(made, made.chunks(), to.send, turns=Turns(), journal=journal, pour=to.pour)  # type: ignore[arg-type]
+
+
+def response(scribe: Scribe) -> ResponseJournal:
+    return ResponseJournal(scribe, Flow(encode_provenance(Provenance("p")), WhenFull.PACE))
+
+
+def local_times(data: bytes) -> list[bytes]:
+    return [line.partition(b'"localTimestamp":"')[2][:27] for line in data.splitlines()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cuts", [40, 6])
+@pytest.mark.parametrize("ring_bytes", [8 << 20, ENOUGH + (64 << 10)], ids=["roomy", "narrow"])
+async def test_what_is_poured_is_in_the_journal_whole_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_bytes: int, cuts: int, seed: int
+) -> None:
+    if cuts < 10:  # a run may give more than enough
+        monkeypatch.setattr(normalize, "_RUN_S", 10.0)
+    given = pieces(seed, cuts)
+    sent, hidden = expected(given)
+    journal = scribe(tmp_path, ring_bytes)
+    async with client() as to:
+        await run(given, to, response(journal))
+        assert await to.end() == sent
+    journal.close()
+    entries = written(tmp_path)
+    shown = [each for each in entries if not each.hidden]
+    assert b"".join(each.data for each in shown) == sent
+    position = 0
+    for each in entries:
+        assert each.position == position
+        if not each.hidden:
+            assert each.messages == each.data.count(b"\n")
+            position += each.messages
+    assert [(each.position, each.data) for each in entries if each.hidden] == hidden
+    assert hidden
+    # Else one of the properties below says nothing.
+    assert len(shown) > len(hidden) + 4
+    if ring_bytes == 8 << 20:
+        assert to.poured
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_is_poured_never_ends_inside_a_local_time(tmp_path: Path, seed: int) -> None:
+    given = pieces(seed)
+    journal = scribe(tmp_path, 8 << 20)
+    async with client() as to:
+        await run(given, to, response(journal))
+        await to.end()
+    journal.close()
+    latest = b""
+    cuts = 0
+    for one, other in pairwise(written(tmp_path)):
+        latest = max(latest, *local_times(one.data))
+        if not one.hidden and not other.hidden:  # a disconnect ends what precedes it
+            assert local_times(other.data)[0] > latest
+            cuts += 1
+    assert cuts > 2
+
+
+async def test_what_cannot_be_written_down_is_not_sent(tmp_path: Path) -> None:
+    """The ring takes nothing: neither does the client get anything before it is written."""
+    given = pieces(1)
+    sent, _ = expected(given)
+    ring = scribe(tmp_path, 8 << 20)
+    shared = ring.writer.ring
+    assert shared is not None
+
+    class Waiting:
+        def __init__(self) -> None:
+            self.given = b""
+            self.written = 0
+            self.tickets: list[Ticket] = []
+
+        def write(self) -> None:
+            self.written = len(self.given)
+            for ticket in self.tickets:
+                ticket.settle()
+
+        def admit(self, pour: Pour) -> bool:
+            pour.journal(shared.shared, b"", 0, lambda: None)
+            return True
+
+        def append(self, data: bytes, count: int) -> Ticket:
+            self.given += data
+            self.tickets.append(Ticket())
+            if len(self.tickets) % 3:
+                self.write()  # and the pour is open again
+            return self.tickets[-1]
+
+        def append_hidden(self, data: bytes, count: int) -> Ticket:
+            self.tickets.append(Ticket())
+            return self.tickets[-1]
+
+    journal = Waiting()
+    async with client() as to:
+        running = asyncio.ensure_future(run(given, to, journal))
+        while not running.done():
+            await asyncio.sleep(0.005)
+            assert len(to.received) <= journal.written
+            journal.write()
+        await running
+        assert await to.end() == sent
+    ring.close()
+    assert journal.given == sent
