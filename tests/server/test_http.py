@@ -1,6 +1,7 @@
 """The HTTP port, byte for byte, over real sockets."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -435,6 +436,26 @@ async def test_a_client_that_leaves_stops_the_work(served: Served) -> None:
     await until(lambda: gauge._value.get() == 0)
     outcomes = served.machine.metrics.responses.labels("/replay-normalized", "disconnected")
     assert outcomes._value.get() == 1
+
+
+async def test_what_a_client_got_before_it_left_is_counted(served: Served) -> None:
+    options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
+    metrics = served.machine.metrics
+    sent = metrics.bytes.labels("/replay-normalized")
+    received = 0
+    with socket.create_connection(("127.0.0.1", served.port)) as leaving:
+        request = f"GET /replay-normalized{query(options)} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        leaving.sendall(request.encode())
+        await stands_still(sent)
+        leaving.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # that is all there is before the server goes on
+            while True:
+                received += len(leaving.recv(1 << 20))
+    await until(lambda: metrics.active.labels("/replay-normalized")._value.get() == 0)
+    in_hand = 1 << 20  # what was being sent just then
+    assert received > 2 * in_hand
+    assert sent._value.get() >= received - in_hand
+    assert metrics.messages.labels("/replay-normalized")._value.get() > received / 10_000
 
 
 async def test_a_client_that_says_it_is_done_and_reads_no_more_stops_the_work(

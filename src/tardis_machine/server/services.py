@@ -136,14 +136,17 @@ class Services:
         total = size = 0
         began = time.monotonic()
 
-        async def counted(data: Written, count: int) -> None:
+        def account(data: Written, count: int) -> None:
             nonlocal total, size
-            await send(data)
             poured, poured_bytes = outlet.settle()
             total += count + poured
             size += len(data) + poured_bytes
             messages.inc(count + poured)
             sent_bytes.inc(len(data) + poured_bytes)
+
+        async def counted(data: Written, count: int) -> None:
+            await send(data)
+            account(data, count)
             if self.progress.on:
                 self.progress.advance(task, replay.progress, total)
 
@@ -166,6 +169,7 @@ class Services:
             outcome = self.interrupted(outlet)
             raise
         finally:
+            account(b"", 0)
             self.progress.end(task)
             replay.close()
             self.metrics.malformed.labels(route).inc(replay.malformed)
