@@ -24,6 +24,7 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import run_cluster
 from tardis_machine.server.limits import LimitsConfig
+from tardis_machine.server.memory import keep_freed
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
@@ -127,6 +128,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in stop_signals():
         loop.add_signal_handler(number, told.set)
+    keep_freed()
     server = machine(loaded, history)
     siblings = None if cluster is None else Siblings(cluster)
     await server.start(sockets=sockets, siblings=siblings)
