@@ -15,6 +15,8 @@ use crate::ring::{Appended, Ring};
 
 /// As much is sent at a time: less costs more calls, more does not stay in the cache.
 pub const ENOUGH: usize = 512 * 1024;
+/// No more waits for its local time to end.
+pub const TOO_MUCH: usize = 4 * ENOUGH;
 
 const LINE_END: &[u8] = b"\r\n";
 /// The system takes 1024 slices at once, and a part has up to three.

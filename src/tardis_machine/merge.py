@@ -60,7 +60,7 @@ class Merged:
     def chunk(self) -> Chunk:
         """All of them as one, without a copy if they are of one run."""
         if self is _NOTHING:
-            return NO_CHUNK
+            return _NO_CHUNK
         return Chunk(self._data(), self.count, *self._hidden())
 
     def batch(self) -> Batch:
@@ -148,8 +148,7 @@ class Stream(Protocol):
 
 
 _NOTHING: Final = Merged()
-NO_CHUNK: Final = Chunk(b"", 0)
-"""Of a step that gives nothing."""
+_NO_CHUNK: Final = Chunk(b"", 0)
 
 
 class Merge:

@@ -277,3 +277,38 @@ async def test_what_cannot_be_written_down_is_not_sent(tmp_path: Path) -> None:
         assert await to.end() == sent
     ring.close()
     assert journal.given == sent
+
+
+@pytest.mark.parametrize(
+    ("data_types", "late_us"),
+    [
+        # So long an interval is left to Python, line by line.
+        (["trade", "trade_bar_999999999999999ms"], 0),
+        (["trade"], 10_000_000),
+    ],
+    ids=["no shape", "times that go back"],
+)
+def test_what_waits_to_be_poured_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_types: list[str], late_us: int
+) -> None:
+    monkeypatch.setattr(normalize, "_LEFT_S", 1000.0)
+    lines = [trade(20_000_000), *(trade(20_000_001 + at - late_us) for at in range(LINES))]
+    made = normalizer(b"".join(lines), data_types=data_types)
+    given = []
+    with tmp_path.joinpath("sent").open("wb") as sent:  # which takes everything at once
+        module = kernel().module
+        assert module is not None
+        made.pour = pour = module.Pour(sent.fileno(), "nothing")
+        while made.reached is not None:
+            pour.is_open = True
+            if made.needs_piece:
+                made.read()
+            else:
+                made.run(is_next=True)
+            if not made.pours:
+                given.append(made.take())
+        pour.close()
+    poured = tmp_path.joinpath("sent").read_bytes()
+    assert poured.count(b"\n") + sum(each.count for each in given) == LINES + 1
+    assert max(len(each.data) for each in given) < 5 * ENOUGH
+    assert sum(len(each.data) for each in given) + len(poured) > 10 * ENOUGH

@@ -23,7 +23,7 @@ use pyo3::types::{PyBytes, PyInt, PyList, PySequence, PySlice, PyString, PyTuple
 use crate::guard::guarded;
 use crate::hashing::Seeded;
 use crate::lines::{Lines, MESSAGE, local_of};
-use crate::pour::Pour;
+use crate::pour::{Pour, TOO_MUCH};
 use crate::times::Printed;
 use arguments::{Odd, raw, utf8, write_integer};
 use bars::{BarType, Kind};
@@ -386,7 +386,8 @@ impl Emitter {
         end: usize,
         pour: Option<&Bound<Pour>>,
     ) -> PyResult<(usize, bool)> {
-        if self.shapes.is_empty() || self.engine.is_extreme() {
+        let is_able = !self.shapes.is_empty() && !self.engine.is_extreme();
+        if !is_able && pour.is_none() {
             return Ok((first, false));
         }
         let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open);
@@ -395,9 +396,18 @@ impl Emitter {
                 let Some(line) = lines.stamped(py, at) else { return Ok((at, false)) };
                 let local = local_of(line);
                 if let Some(pour) = &mut pour {
-                    if self.engine.is_enough(&local) && !self.engine.output.pour(py, pour)? {
+                    if self.engine.is_enough(&local) {
+                        if !self.engine.output.pour(py, pour)? {
+                            return Ok((at, true));
+                        }
+                    } else if self.engine.output.data.len() >= TOO_MUCH {
+                        // Its local time does not end: whoever takes it waits for that, and this memory is free.
+                        pour.is_open = false;
                         return Ok((at, true));
                     }
+                }
+                if !is_able {
+                    return Ok((at, false));
                 }
                 if self.shapes.emit(&local, &line[MESSAGE..], &mut self.engine, &mut self.tables).is_err() {
                     return Ok((at, false));
