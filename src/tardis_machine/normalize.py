@@ -145,9 +145,6 @@ class Normalizer:
     def run(self, *, is_next: bool = False) -> None:
         """Normalize as many lines as a few milliseconds allow."""
         del is_next
-        self._run()
-
-    def _run(self) -> None:
         started = thread_time()
         first = begun = self._stream.next
         wanted = self._pace
@@ -363,7 +360,7 @@ class ShapedNormalizer(Normalizer):
 
     def run(self, *, is_next: bool = False) -> None:
         self._pouring = self.pour if is_next else None
-        self._run()
+        super().run(is_next=is_next)
 
     def _end_of_run(self, first: int, end: int) -> int:
         index = self._stream.index

@@ -5,10 +5,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -35,6 +35,9 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.monitoring import PublishingCollector, State
 from tardis_machine.publish.process import SILENT_S, Settings
 from tardis_machine.publish.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from tardis_machine.normalize import Pour
 
 _log = logging.getLogger(__name__)
 
@@ -255,16 +258,6 @@ class Outbox:
         )
 
 
-class Pour(Protocol):
-    """What writes messages down by itself, before it sends them."""
-
-    position: int
-
-    def journal(
-        self, ring: object, provenance: bytes, position: int, renew: Callable[[], None], /
-    ) -> None: ...
-
-
 class ResponseJournal:
     """The journal of one response: where its messages go before its client gets them."""
 
@@ -274,7 +267,7 @@ class ResponseJournal:
         self._position = 0
         self._pour: Pour | None = None
 
-    def admit(self, pour: Pour) -> bool:
+    def admit(self, pour: "Pour") -> bool:
         """Let a pour write messages down by itself; False where nobody but the scribe can."""
         ring = self._scribe.writer.ring
         if ring is None:
