@@ -53,6 +53,8 @@ struct Grant {
     segment: u64,
     offset: u64,
     limit: u64,
+    /// Where the segment ends: behind it there is nothing to ask for.
+    end: u64,
     /// Where it is time to ask for more.
     low: u64,
     messages: u64,
@@ -300,16 +302,17 @@ impl Ring {
         self.number(TAIL).load(Ordering::Acquire)
     }
 
-    /// Let entries be appended to a segment, from an offset up to a limit.
-    fn grant(&mut self, segment: u64, offset: u64, limit: u64, path: PathBuf, inode: u64) {
-        self.grant = Grant { segment, offset, limit: 0, low: 0, messages: 0, path, inode };
+    /// Let entries be appended to a segment that has this end, from an offset up to a limit.
+    fn grant(&mut self, segment: u64, offset: u64, limit: u64, end: u64, path: PathBuf, inode: u64) {
+        self.grant = Grant { segment, offset, limit: 0, end, low: 0, messages: 0, path, inode };
         self.extend(limit);
     }
 
     /// Let entries be appended up to another limit.
     fn extend(&mut self, limit: u64) {
         let half = limit.saturating_sub(self.grant.offset) / 2;
-        self.grant.low = if half < WORTH_ASKING { u64::MAX } else { self.grant.offset + half };
+        let is_worth = half.min(self.grant.end.saturating_sub(limit)) >= WORTH_ASKING;
+        self.grant.low = if is_worth { self.grant.offset + half } else { u64::MAX };
         self.grant.limit = limit;
     }
 

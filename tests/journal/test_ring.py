@@ -425,6 +425,51 @@ def test_no_segment_is_begun_before_the_last_one_is_whole(
     assert not any(on_their_way)
 
 
+def test_nobody_is_asked_in_the_middle_of_a_segment_that_there_is_space_for(
+    opened: Callable[..., Scribe], tmp_path: Path
+) -> None:
+    """Each time a thread has to be woken, and look at the whole directory."""
+    journal = opened(max_bytes=8 << 30, segment_bytes=18 << 20, ring_bytes=32 << 20)
+    asked: list[int] = []
+    renew = journal.renew
+    journal.renew = lambda: (asked.append(1), renew())[1]  # type: ignore[method-assign]
+    assert asyncio.run(append(journal, range(1_200))) > 1_000
+    journal.close()
+    assert len(segment.list_log(journal.writer.path).segments) > 4
+    assert not asked
+    assert numbers(tmp_path) == list(range(1_200))
+
+
+_MAPPED_HUGE = """
+import mmap, os, re, sys
+from pathlib import Path
+from tardis_machine.journal import ring
+
+def huge(name):
+    [mapping] = re.findall(rf"{name}$.*?^FilePmdMapped: +(\\d+)",
+        Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
+    return int(mapping)
+
+fd = os.open("example", os.O_RDWR | os.O_CREAT)
+for at in range(0, 8 << 20, 2 << 20):
+    os.pwrite(fd, bytes(2 << 20), at)
+example = mmap.mmap(fd, 8 << 20)
+example[:] = bytes(8 << 20)
+made = ring.create(Path(), 8 << 20, None)
+print(huge("example"), huge("ring"))
+"""
+
+
+def test_its_memory_comes_in_huge_pages_where_files_have_them(tmp_path: Path) -> None:
+    """It is gone through again and again: small ones would take all of a processor's table."""
+    command = [sys.executable, "-c", _MAPPED_HUGE]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
+    of_example, of_ring = map(int, shown.split())
+    if of_example == 0:
+        pytest.skip("files have no huge pages here")
+    assert of_ring >= of_example // 2  # memory may be short of them
+
+
 def test_it_counts_for_the_bound_and_is_counted_in_messages(
     opened: Callable[..., Scribe], tmp_path: Path
 ) -> None:

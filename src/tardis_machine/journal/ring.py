@@ -54,6 +54,7 @@ _PATIENCE_S: Final = 1.0
 _NAP_S: Final = 0.0005
 _AWAKE_MS: Final = 20
 _RETRY_S: Final = 0.25
+_HUGE_PAGE: Final = 2 << 20
 # Files that stay where they are when they are written over, so that there is always room for it.
 # On others a full disk would end the process that writes to mapped memory.
 _IN_PLACE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
@@ -92,7 +93,11 @@ class Appending(Shared, Protocol):
         """Append an entry to a segment at an offset; False if there is no room for it."""
         ...
 
-    def grant(self, number: int, offset: int, limit: int, path: str, inode: int, /) -> None: ...
+    def grant(
+        self, number: int, offset: int, limit: int, end: int, path: str, inode: int, /
+    ) -> None:
+        """Let entries be appended to a segment that has this end, from an offset to a limit."""
+        ...
 
     def extend(self, limit: int, /) -> None: ...
 
@@ -298,6 +303,7 @@ def create(log: Path, size: int, syncer: Syncer | None) -> Ring | None:
         fd = durable.open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(fd, 0, size)
+            _write_zeros(fd, size)
             memory = mmap.mmap(fd, size)
         except BaseException:
             os.close(fd)
@@ -306,10 +312,21 @@ def create(log: Path, size: int, syncer: Syncer | None) -> Ring | None:
     except OSError as error:
         _log.info("journal has no ring", extra={"reason": str(error)})
         return None
-    memory[:] = bytes(size)  # now, and not while somebody waits for it
+    memory[:] = bytes(size)  # has it mapped now, and not while somebody waits for it
     memory[_BOOT] = boot
     memory[: len(_MAGIC)] = _MAGIC
     return Ring(log, fd, memory, syncer)
+
+
+def _write_zeros(fd: int, size: int) -> None:
+    """Write a file so that its memory comes in huge pages, where the file system has them.
+
+    Touched page by page it would come in small ones. A server that goes through thousands of
+    those again and again finds none of its own addresses in the processor's table any more.
+    """
+    zeros = memoryview(bytes(_HUGE_PAGE))
+    for at in range(0, size, _HUGE_PAGE):
+        os.pwrite(fd, zeros[: size - at], at)
 
 
 def recover(log: Path) -> bool:

@@ -125,10 +125,11 @@ class Writer:
         """
         size = entry.HEADER_BYTES + len(provenance) + len(data)
         self._recall()
+        if self.ring is not None and self._ends(size):
+            self.space.ask()  # for all of the next one now, and not again in the middle of it
 
         def write() -> bool:
-            over = self._size + size > self.space.segment_bytes
-            if over and self._size > segment.HEADER_BYTES and not self._rotate():
+            if self._ends(size) and not self._rotate():
                 return False
             self._reserve(size)
             if self._pass_on(provenance, data, count, position, size, hidden=hidden):
@@ -262,6 +263,11 @@ class Writer:
         self._written_to = False
         return True
 
+    def _ends(self, size: int) -> bool:
+        """Tell whether the segment has no room for so many bytes more."""
+        over = self._size + size > self.space.segment_bytes
+        return over and self._size > segment.HEADER_BYTES
+
     def _recall(self) -> None:
         """Take over from the ring, at the place that it has got to."""
         if self.ring is not None:
@@ -280,9 +286,10 @@ class Writer:
         """Let the ring have all that the segment has room for without asking."""
         if self.ring is not None and self._sure > self._size:
             end = self._size + self.space.granted
-            path = segment.segment_path(self.path, self._number)
+            limit, segment_end = min(self._sure, end), self.space.segment_bytes
+            path = str(segment.segment_path(self.path, self._number))
             inode = os.fstat(self._fd).st_ino
-            self.ring.shared.grant(self._number, self._size, min(self._sure, end), str(path), inode)
+            self.ring.shared.grant(self._number, self._size, limit, segment_end, path, inode)
 
     def _pass_on(
         self,
