@@ -44,6 +44,9 @@ const HIDDEN: u8 = 1;
 /// Checksum (left to who writes the file), version, flags, sizes, count, position, time.
 const ENTRY: usize = 36;
 
+/// How long a segment's file is taken to be where it was: to look for its path costs more than most that an entry takes.
+const FOUND_FOR: Duration = Duration::from_millis(20);
+
 /// For less than this nobody asks in time.
 const WORTH_ASKING: u64 = 2 << 20;
 
@@ -61,12 +64,20 @@ struct Grant {
     /// The segment's file, and by which number the system knows it.
     path: PathBuf,
     inode: u64,
+    /// When it was seen there.
+    found_at: Option<Instant>,
 }
 
 impl Grant {
-    /// Whether the segment's file is still where readers look for it.
-    fn is_in_place(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
+    /// Whether the segment's file is still where readers look for it, or was a moment ago.
+    fn is_in_place(&mut self) -> bool {
+        let now = Instant::now();
+        if self.found_at.is_some_and(|then| now.duration_since(then) < FOUND_FOR) {
+            return true;
+        }
+        let is_there = fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        self.found_at = is_there.then_some(now);
+        is_there
     }
 }
 
@@ -304,7 +315,8 @@ impl Ring {
 
     /// Let entries be appended to a segment that has this end, from an offset up to a limit.
     fn grant(&mut self, segment: u64, offset: u64, limit: u64, end: u64, path: PathBuf, inode: u64) {
-        self.grant = Grant { segment, offset, limit: 0, end, low: 0, messages: 0, path, inode };
+        self.grant =
+            Grant { segment, offset, limit: 0, end, low: 0, messages: 0, path, inode, found_at: None };
         self.extend(limit);
     }
 

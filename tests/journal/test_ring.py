@@ -367,6 +367,7 @@ def test_what_nobody_would_find_does_not_go_through_it(
         shutil.copytree(tmp_path / "elsewhere", log)
     if how == "deleted":
         shutil.rmtree(tmp_path / "elsewhere")
+    time.sleep(0.1)  # for a moment it is not looked for again
     with pytest.raises(LogGoneError, match="is gone"):
         asyncio.run(append(journal, range(5, 6), to))
 

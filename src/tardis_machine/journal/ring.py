@@ -312,7 +312,8 @@ def create(log: Path, size: int, syncer: Syncer | None) -> Ring | None:
     except OSError as error:
         _log.info("journal has no ring", extra={"reason": str(error)})
         return None
-    memory[:] = bytes(size)  # has it mapped now, and not while somebody waits for it
+    pages = len(range(0, size, mmap.PAGESIZE))
+    memory[:: mmap.PAGESIZE] = bytes(pages)  # mapped now, and not while somebody waits for it
     memory[_BOOT] = boot
     memory[: len(_MAGIC)] = _MAGIC
     return Ring(log, fd, memory, syncer)
