@@ -372,6 +372,23 @@ def test_what_nobody_would_find_does_not_go_through_it(
         asyncio.run(append(journal, range(5, 6), to))
 
 
+def test_a_journal_that_is_gone_when_a_segment_ends_is_said_to_be(
+    opened: Callable[..., Scribe], tmp_path: Path
+) -> None:
+    journal = opened(segment_bytes=3 << 20)
+    to = flow()
+    asyncio.run(append(journal, range(5), to))
+    journal.writer.path.parent.rename(tmp_path.with_name("elsewhere"))
+    with pytest.raises(LogGoneError, match="is gone"):
+        asyncio.run(append_large(journal, to))
+    tmp_path.with_name("elsewhere").rename(tmp_path)
+
+
+async def append_large(journal: Scribe, to: Flow) -> None:
+    """Append what no segment has room for that is begun already."""
+    await journal.write(to, b"x" * (3 << 20), 1, 5)
+
+
 @pytest.mark.parametrize(
     "settings", [{"ring_bytes": 0}, {"max_bytes": 16 << 20}, {"fsync": 0}], ids=str
 )

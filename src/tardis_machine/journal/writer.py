@@ -125,8 +125,6 @@ class Writer:
         """
         size = entry.HEADER_BYTES + len(provenance) + len(data)
         self._recall()
-        if self.ring is not None and self._ends(size):
-            self.space.ask()  # for all of the next one now, and not again in the middle of it
 
         def write() -> bool:
             if self._ends(size) and not self._rotate():
@@ -143,6 +141,8 @@ class Writer:
             return self._file_full and self._rotate() and self._write(parts, size)
 
         try:
+            if self.ring is not None and self._ends(size):
+                self.space.ask()  # for all of the next one now, and not again in the middle of it
             if not self.space.take(size + segment.HEADER_BYTES, write):
                 return False
         except FileNotFoundError:
