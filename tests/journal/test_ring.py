@@ -459,33 +459,36 @@ def test_nobody_is_asked_in_the_middle_of_a_segment_that_there_is_space_for(
 
 
 _MAPPED_HUGE = """
-import mmap, os, re, sys
+import mmap, os, re
 from pathlib import Path
 from tardis_machine.journal import ring
 
-def huge(name):
-    [mapping] = re.findall(rf"{name}$.*?^FilePmdMapped: +(\\d+)",
+def huge(path):
+    [mapping] = re.findall(rf"{path.absolute()}$.*?^FilePmdMapped: +(\\d+)",
         Path("/proc/self/smaps").read_text(), re.MULTILINE | re.DOTALL)
     return int(mapping)
 
-fd = os.open("example", os.O_RDWR | os.O_CREAT)
-for at in range(0, 8 << 20, 2 << 20):
-    os.pwrite(fd, bytes(2 << 20), at)
-example = mmap.mmap(fd, 8 << 20)
-example[:] = bytes(8 << 20)
-made = ring.create(Path(), 8 << 20, None)
-print(huge("example"), huge("ring"))
+for turn in range(5):
+    folder = Path(f"turn-{turn}")
+    folder.mkdir()
+    fd = os.open(folder / "example", os.O_RDWR | os.O_CREAT)
+    for at in range(0, 8 << 20, 2 << 20):
+        os.pwrite(fd, bytes(2 << 20), at)
+    example = mmap.mmap(fd, 8 << 20)
+    example[:] = bytes(8 << 20)
+    made = ring.create(folder, 8 << 20, None)
+    print(huge(folder / "example"), huge(folder / "ring"))
 """
 
 
 def test_its_memory_comes_in_huge_pages_where_files_have_them(tmp_path: Path) -> None:
     """It is gone through again and again: small ones would take all of a processor's table."""
     command = [sys.executable, "-c", _MAPPED_HUGE]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
-    of_example, of_ring = map(int, shown.split())
-    if of_example == 0:
-        pytest.skip("files have no huge pages here")
-    assert of_ring >= of_example // 2  # memory may be short of them
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True).stdout
+    of_example, of_ring = zip(*(map(int, line.split()) for line in shown.splitlines()), strict=True)
+    if not all(of_example):
+        pytest.skip("files have no huge pages here, or memory is short of them")
+    assert any(of_ring)
 
 
 def test_it_counts_for_the_bound_and_is_counted_in_messages(
