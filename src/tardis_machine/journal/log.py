@@ -216,11 +216,7 @@ class Log:
 
     def sizes(self) -> dict[int, int]:
         """Give each segment's size."""
-        found = {}
-        for number in self.listing().segments:
-            with contextlib.suppress(FileNotFoundError):
-                found[number] = segment.segment_path(self.path, number).stat().st_size
-        return found
+        return segment.sizes(self.path)
 
     def ring_bytes(self) -> int:
         """Give the size of its ring."""

@@ -88,6 +88,18 @@ def segment_path(log: Path, number: int) -> Path:
     return log / f"{number:0{_DIGITS}}.seg"
 
 
+def sizes(log: Path) -> dict[int, int]:
+    """Give the size of each segment."""
+    found = {}
+    for number in list_log(log).segments:
+        try:  # noqa: SIM105 - a full journal has over a hundred, and who writes to it waits for this
+            # For the same reason these are no paths.
+            found[number] = os.stat(f"{log}/{number:0{_DIGITS}}.seg").st_size  # noqa: PTH116
+        except FileNotFoundError:
+            pass
+    return found
+
+
 def tombstone_path(log: Path, number: int) -> Path:
     return log / f"{number:0{_DIGITS}}.skip"
 
