@@ -530,3 +530,81 @@ def test_a_damaged_last_entry_is_counted_when_its_segment_is_skipped(tmp_path: P
     log.bury(0)
     [gap] = read_all(only_log(tmp_path))
     assert gap.messages == only_log(tmp_path).pending("kafka") == 3
+
+
+def joined(log: Log) -> list[Entry]:
+    """Read a log as a bus does."""
+    reader = Reader(log, 0, 0, 0)
+    found = []
+    while isinstance(each := reader.read(), Entry):
+        found.append(reader.read_on(each))
+        assert (reader.offset, reader.messages) == (found[-1].end, sum(e.messages for e in found))
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time that entries are appended at, in microseconds, to be changed."""
+    now = [1_700_000_000_000_000]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0] * 1000)
+    return now
+
+
+def test_small_entries_of_a_response_are_read_as_one(tmp_path: Path, clock: list[int]) -> None:
+    journal = writer(tmp_path)
+    for number in range(100):
+        clock[0] += 10
+        assert append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    apart = [each for each in read_all(log) if isinstance(each, Entry)]
+    assert len(apart) == 100
+    [one] = joined(log)
+    assert one.data == b"".join([each.data for each in apart])
+    assert (one.position, one.messages) == (0, 100)
+    assert (one.offset, one.end) == (apart[0].offset, apart[-1].end)
+    # Not before any of them came in.
+    assert one.ingest_us == apart[-1].ingest_us == clock[0]
+
+
+@pytest.mark.parametrize("what", ["position", "provenance", "hidden", "time", "size", "clock back"])
+def test_entries_that_do_not_belong_together_are_read_apart(
+    tmp_path: Path, clock: list[int], what: str
+) -> None:
+    journal = writer(tmp_path, max_bytes=8 << 20)
+    ours = entries.encode_provenance(PROVENANCE)
+    theirs = entries.encode_provenance(Provenance("producer", "another request"))
+    assert journal.append(ours, b"first\n", 1, 0)
+    clock[0] += {"time": 2001, "clock back": -1}.get(what, 2000)
+    data = b"x" * (16 << 10) if what == "size" else b"second\n"
+    position = 2 if what == "position" else 1
+    provenance = theirs if what == "provenance" else ours
+    assert journal.append(provenance, data, 1, position, hidden=what == "hidden")
+    assert journal.append(provenance, b"third\n", 1, position + 1)
+    journal.close()
+    first, *others = joined(only_log(tmp_path))
+    assert (first.data, first.messages) == (b"first\n", 1)
+    assert b"".join([each.data for each in others]) == data + b"third\n"
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_damaged_entry_among_small_ones_costs_only_itself(tmp_path: Path) -> None:
+    journal = writer(tmp_path)
+    for number in range(5):
+        assert append(journal, number)
+    journal.close()
+    log = only_log(tmp_path)
+    third = read_all(log)[2]
+    assert isinstance(third, Entry)
+    damage(segment_path(log.path, 0), third.end - 30)
+    reader = Reader(log, 0, 0, 0)
+    before = reader.read()
+    assert isinstance(before, Entry)
+    assert (reader.read_on(before).messages, reader.offset) == (2, third.offset)
+    gap = reader.read()
+    assert isinstance(gap, Gap)
+    assert (gap.messages, gap.reason) == (1, "corrupt")
+    after = reader.read()
+    assert isinstance(after, Entry)
+    after = reader.read_on(after)
+    assert (after.position, after.messages, reader.messages) == (3, 2, 5)

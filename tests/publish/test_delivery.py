@@ -119,6 +119,43 @@ def test_what_waited_in_the_journal_has_less_to_wait_for_its_batch(
     assert delivery._until_full(7.0) == pytest.approx(left_s, abs=0.001)
 
 
+class Counting(Encoding):
+    """Knows how much was encoded at a time."""
+
+    def __init__(self) -> None:
+        super().__init__([frozenset()])
+        self.sizes: list[int] = []
+
+    def events(self, log: str, entry: Entry) -> tuple[Context, EncodedBatch]:
+        self.sizes.append(entry.messages)
+        return super().events(log, entry)
+
+
+def test_what_a_live_stream_appended_one_by_one_is_encoded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    writer = Writer(tmp_path / "journal", "p", ["scripted"], max_bytes=1 << 24, fsync=None)
+    with monkeypatch.context() as clock:
+        for number in range(100):  # ten a millisecond
+            clock.setattr(time, "time_ns", lambda then=now_ns + number * 100_000: then)
+            data = lines(1, start=number)
+            assert writer.append(encode_provenance(Provenance("p", "r")), data, 1, number)
+    writer.close()
+    bus, encoding = ScriptedBus(lambda *_: {}, LIMITS), Counting()
+    letters = DeadLetters(tmp_path / "dead", "scripted")
+    delivery = Delivery(bus, PublishConfig(), encoding, letters, lambda _: None)
+    [log] = Directory(tmp_path / "journal").logs()
+    delivery.follow(log)
+    delivery.start()
+    while not delivery.drained(log):
+        time.sleep(0.005)
+    assert delivery.stop(time.monotonic() + 10)
+    assert encoding.sizes == [21, 21, 21, 21, 16]
+    assert [event_id for batch in bus.batches for event_id in batch] == EXPECTED[:100]
+    assert delivery.leave(log).delivered == 100
+
+
 class Breaking(Encoding):
     """Beyond what it is meant to do itself about entries that cannot be encoded."""
 

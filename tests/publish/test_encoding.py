@@ -59,6 +59,14 @@ def test_buses_that_are_level_share_what_was_encoded() -> None:
     assert encoding.events("another", entry(lines(100), 100))[1] is not first[1]
 
 
+def test_a_bus_that_reads_further_at_once_gets_all_of_it() -> None:
+    """Entries that lie there are read as one, and for another bus there may be more of them."""
+    encoding = Encoding([EVERYTHING, EVERYTHING])
+    for count in (10, 25, 10):
+        _, batch = encoding.events("log", entry(lines(count), count))
+        assert (batch.messages, len(batch.events())) == (count, count)
+
+
 def skipped(path: Path) -> tuple[Writer, bytes]:
     """Write a log whose first segment, of 20 messages, may be skipped; gives that, too."""
     journal = Writer(path, "p", ["kafka"], max_bytes=1 << 20, fsync=None, segment_bytes=6_000)

@@ -2,7 +2,7 @@
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -207,4 +207,15 @@ def parse(buffer: bytes, start: int, segment: int, offset: int) -> Entry:
         ingest_us,
         bool(flags & _HIDDEN),
         buffer[body + n_provenance : end],
+    )
+
+
+def join(run: Sequence[Entry]) -> Entry:
+    """Make one entry of some that follow one another; it has the time of the last."""
+    last = run[-1]
+    return run[0]._replace(
+        end=last.end,
+        messages=sum([each.messages for each in run]),
+        ingest_us=last.ingest_us,
+        data=b"".join([each.data for each in run]),
     )

@@ -11,6 +11,9 @@ from tardis_machine.journal.log import Log
 
 _log = logging.getLogger(__name__)
 _LOOK_CLOSELY_S: Final = 0.25
+_MOST_JOINED_BYTES: Final = 16 << 10
+_MOST_JOINED_US: Final = 2000
+"""How far entries may lie apart that are read as one, which has the last one's time."""
 
 
 class Gap(NamedTuple):
@@ -104,6 +107,42 @@ class Reader:
         found = self._next()
         return self._look_closely() if found is None else found
 
+    def read_on(self, first: entry.Entry) -> entry.Entry:
+        """Join to the entry that was read last what lies there and goes on with it, if it is small.
+
+        A live stream appends every frame by itself, and whoever publishes them pays for each.
+        """
+        run = [first]
+        room = _MOST_JOINED_BYTES - len(first.data)
+        while (found := self._following(run[-1], room)) is not None:
+            if found.ingest_us - first.ingest_us > _MOST_JOINED_US:
+                break
+            room -= len(found.data)
+            run.append(found)
+            self._pass(found)
+        return first if len(run) == 1 else entry.join(run)
+
+    def _following(self, last: entry.Entry, room: int) -> entry.Entry | None:
+        """Give the next entry of the piece in memory if it goes on where the last one ends.
+
+        One that has more data than this is not looked at: it will be read by itself.
+        """
+        most = entry.HEADER_BYTES + len(last.provenance) + room
+        try:
+            size = entry.size_at(self._buffer, self._start)
+            if last.hidden or size is None or size > most or not self._complete():
+                return None
+            found = entry.parse(self._buffer, self._start, self.segment, self.offset)
+        except entry.CorruptError:
+            return None  # whoever reads it next deals with it
+        goes_on = (
+            not found.hidden
+            and found.provenance == last.provenance
+            and found.position == last.position + last.messages
+            and found.ingest_us >= last.ingest_us
+        )
+        return found if goes_on else None
+
     def _look_closely(self) -> entry.Entry | Gap | None:
         # Before anything else, so that what comes meanwhile is not taken for seen.
         seen, self._looked_at = self._look(), time.monotonic()
@@ -146,10 +185,13 @@ class Reader:
         except entry.CorruptError:
             self._buffer, self._start = b"", 0  # perhaps it was just being written: read it anew
             return None
+        self._pass(found)
+        return found
+
+    def _pass(self, found: entry.Entry) -> None:
         self._start += found.end - found.offset
         self.offset = found.end
         self.messages += found.messages
-        return found
 
     def _complete(self) -> bool:
         size = entry.size_at(self._buffer, self._start)

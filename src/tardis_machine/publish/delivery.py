@@ -243,6 +243,8 @@ class Delivery:
             if found is None:
                 track.exhausted = finished
                 return turn > 0
+            if isinstance(found, Entry):
+                found = track.reader.read_on(found)
             load = Load(track, found)
             if not self._fill(load, found):
                 return True

@@ -55,7 +55,7 @@ class Encoding:
         """`include` has each bus's allow-list; one that is empty allows everything."""
         self._include = frozenset[str]().union(*include) if all(include) else None
         self._keep_bytes = _KEPT_BYTES if len(include) > 1 else 0
-        self._kept: OrderedDict[tuple[str, int, int], tuple[Context, EncodedBatch, int]] = (
+        self._kept: OrderedDict[tuple[str, int, int, int], tuple[Context, EncodedBatch, int]] = (
             OrderedDict()
         )
         self._kept_bytes = 0
@@ -64,7 +64,7 @@ class Encoding:
 
     def events(self, log: str, entry: Entry) -> tuple[Context, EncodedBatch]:
         """Give an entry's events, as far as any bus wants them."""
-        key = (log, entry.segment, entry.offset)
+        key = (log, entry.segment, entry.offset, entry.end)
         with self._lock:
             known = self._kept.get(key)
             if known is not None:
@@ -103,7 +103,7 @@ class Encoding:
         return extent.context, encode_line(message), extent.position
 
     def _keep(
-        self, key: tuple[str, int, int], context: Context, events: EncodedBatch, size: int
+        self, key: tuple[str, int, int, int], context: Context, events: EncodedBatch, size: int
     ) -> None:
         self._kept[key] = (context, events, size)
         self._kept_bytes += size
