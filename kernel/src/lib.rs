@@ -9,6 +9,7 @@ mod hashing;
 mod json;
 mod keys;
 mod lines;
+mod loan;
 mod merge;
 mod numbers;
 mod pour;

@@ -11,6 +11,7 @@ use pyo3::types::PyBytes;
 
 use crate::frames::{Header, text_of};
 use crate::guard::guarded;
+use crate::loan::Lent;
 use crate::ring::{Appended, Ring};
 
 /// As much is sent at a time: less costs more calls, more does not stay in the cache.
@@ -112,6 +113,12 @@ fn behind<'a>(slices: impl Iterator<Item = &'a [u8]>, mut skipped: usize) -> imp
     })
 }
 
+/// All that the socket has yet to take of a text.
+fn rest_of(framing: Framing, text: &[u8], begun: Begun) -> Vec<u8> {
+    let parts: Vec<Part> = framing.parts(text, begun.at).collect();
+    behind(parts.iter().flat_map(Part::slices), begun.taken).collect::<Vec<_>>().concat()
+}
+
 /// Where messages are written down before anybody gets them.
 struct Journal {
     ring: Py<Ring>,
@@ -120,21 +127,21 @@ struct Journal {
     position: u64,
     /// Asks for more of the ring, which does not take long.
     renew: Py<PyAny>,
+    /// Whether it is time for that.
+    is_low: bool,
 }
 
 impl Journal {
     /// Write messages down, with nothing behind them of the same time; false if that takes somebody else.
-    fn append(&mut self, py: Python, text: &[u8], messages: u32) -> PyResult<bool> {
-        let Ok(mut ring) = self.ring.try_borrow_mut(py) else { return Ok(false) };
-        let appended = ring.append_batch(&self.provenance, text, messages, self.position);
-        drop(ring);
-        match appended {
-            Appended::No => return Ok(false),
+    fn append(&mut self, py: Python, text: &[u8], messages: u32) -> bool {
+        let Ok(mut ring) = self.ring.try_borrow_mut(py) else { return false };
+        match ring.append_batch(&self.provenance, text, messages, self.position) {
+            Appended::No => return false,
             Appended::Yes => {}
-            Appended::Low => drop(self.renew.call0(py)?),
+            Appended::Low => self.is_low = true,
         }
         self.position += u64::from(messages);
-        Ok(true)
+        true
     }
 }
 
@@ -145,6 +152,15 @@ pub enum Poured {
     Begun(Begun),
     /// Nothing: they have to be written down by somebody else before.
     Not,
+}
+
+/// What the socket did not take.
+struct Held {
+    /// Where it lies.
+    text: Py<PyAny>,
+    begun: Begun,
+    /// What has to be written around it.
+    framing: Framing,
 }
 
 /// A connection's socket, which is written to directly until it takes no more.
@@ -159,8 +175,7 @@ pub struct Pour {
     #[pyo3(get, set)]
     pub is_open: bool,
     journal: Option<Journal>,
-    /// What the socket did not take, where it lies.
-    held: Option<(Py<PyAny>, Begun)>,
+    held: Option<Held>,
     /// What was written as it was made, not by `send`.
     messages: u64,
     bytes: u64,
@@ -173,7 +188,7 @@ impl Pour {
     /// Write what was made, once it is written down if that is to be.
     pub fn pour(&mut self, py: Python, text: &[u8], messages: u32) -> PyResult<Poured> {
         if let Some(journal) = &mut self.journal {
-            if !journal.append(py, text, messages)? {
+            if !journal.append(py, text, messages) {
                 self.is_open = false;
                 return Ok(Poured::Not);
             }
@@ -182,18 +197,43 @@ impl Pour {
         self.bytes += text.len() as u64;
         let mut begun = Begun::default();
         // Whatever is wrong with the socket, who goes on with what is held will find out.
-        let done = self.offer(text, &mut begun).unwrap_or(false);
+        let done = self.offer(text, &mut begun, self.framing).unwrap_or(false);
         Ok(if done { Poured::All } else { Poured::Begun(begun) })
     }
 
+    /// Ask for more of the ring if it is time. Python runs meanwhile, and with it whoever else writes there: nothing that
+    /// was made in the ring may be needed any more.
+    pub fn renew(&mut self, py: Python) -> PyResult<()> {
+        if let Some(journal) = &mut self.journal {
+            if std::mem::take(&mut journal.is_low) {
+                journal.renew.call0(py)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room to make the next messages in, where they will be written down; None if there is none.
+    pub fn lend(&self, py: Python) -> Option<Lent> {
+        let journal = self.journal.as_ref()?;
+        Ring::lend(&journal.ring, py, journal.provenance.len())
+    }
+
+    /// Hold a text.
     pub fn hold(&mut self, text: Py<PyAny>, begun: Begun) {
-        self.held = Some((text, begun));
+        self.held = Some(Held { text, begun, framing: self.framing });
+    }
+
+    /// Hold what is left of a text that does not stay where it is.
+    pub fn hold_rest(&mut self, py: Python, text: &[u8], begun: Begun) {
+        let rest = PyBytes::new(py, &rest_of(self.framing, text, begun));
+        self.held =
+            Some(Held { text: rest.into_any().unbind(), begun: Begun::default(), framing: Framing::Nothing });
     }
 
     /// Write as much as the socket takes now, behind what it took before; true if that is all.
-    fn offer(&mut self, text: &[u8], begun: &mut Begun) -> io::Result<bool> {
+    fn offer(&mut self, text: &[u8], begun: &mut Begun, framing: Framing) -> io::Result<bool> {
         while begun.at < text.len() {
-            let parts: Vec<Part> = self.framing.parts(text, begun.at).take(MOST_PARTS).collect();
+            let parts: Vec<Part> = framing.parts(text, begun.at).take(MOST_PARTS).collect();
             let size: usize = parts.iter().map(Part::len).sum();
             let slices = behind(parts.iter().flat_map(Part::slices), begun.taken);
             let slices: Vec<IoSlice> = slices.filter(|slice| !slice.is_empty()).map(IoSlice::new).collect();
@@ -252,7 +292,7 @@ impl Pour {
     /// Have messages that are written as they are made written down before; `renew` is called when it is time to let
     /// the ring have more.
     fn journal(&mut self, ring: Py<Ring>, provenance: Vec<u8>, position: u64, renew: Py<PyAny>) {
-        self.journal = Some(Journal { ring, provenance, position, renew });
+        self.journal = Some(Journal { ring, provenance, position, renew, is_low: false });
     }
 
     /// How many messages of the response were written down.
@@ -288,7 +328,7 @@ impl Pour {
             }
             let mut begun = Begun::default();
             // An empty text has no parts: as a chunk it would be the last.
-            if !self.offer(text_of(text)?, &mut begun)? {
+            if !self.offer(text_of(text)?, &mut begun, self.framing)? {
                 self.hold(text.clone().unbind(), begun);
             }
             Ok(())
@@ -298,9 +338,9 @@ impl Pour {
     /// Go on with what is held, if anything is.
     fn resume(&mut self, py: Python) -> PyResult<()> {
         guarded(|| {
-            let Some((text, mut begun)) = self.held.take() else { return Ok(()) };
-            if !self.offer(text_of(text.bind(py))?, &mut begun)? {
-                self.hold(text, begun);
+            let Some(mut held) = self.held.take() else { return Ok(()) };
+            if !self.offer(text_of(held.text.bind(py))?, &mut held.begun, held.framing)? {
+                self.held = Some(held);
             }
             Ok(())
         })
@@ -309,10 +349,8 @@ impl Pour {
     /// Give what is held to somebody else who will send it; what was begun has to be ended.
     fn spill<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         guarded(|| {
-            let Some((text, begun)) = self.held.take() else { return Ok(PyBytes::new(py, b"")) };
-            let parts: Vec<Part> = self.framing.parts(text_of(text.bind(py))?, begun.at).collect();
-            let rest: Vec<&[u8]> = behind(parts.iter().flat_map(Part::slices), begun.taken).collect();
-            Ok(PyBytes::new(py, &rest.concat()))
+            let Some(held) = self.held.take() else { return Ok(PyBytes::new(py, b"")) };
+            Ok(PyBytes::new(py, &rest_of(held.framing, text_of(held.text.bind(py))?, held.begun)))
         })
     }
 

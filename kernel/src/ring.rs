@@ -5,10 +5,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +20,8 @@ use pyo3::prelude::*;
 
 use crate::frames::text_of;
 use crate::guard::guarded;
+use crate::loan::{Lent, Loan};
+use crate::pour::ENOUGH;
 
 /// Where in the file what lies.
 const HEAD: usize = 64;
@@ -46,6 +50,9 @@ const ENTRY: usize = 36;
 
 /// How long a segment's file is taken to be where it was: to look for its path costs more than most that an entry takes.
 const FOUND_FOR: Duration = Duration::from_millis(20);
+
+/// The room for a text that is made in the ring: it is sent when there is enough, and its last local time has ended.
+const LENT: usize = ENOUGH + 64 * 1024;
 
 /// For less than this nobody asks in time.
 const WORTH_ASKING: u64 = 2 << 20;
@@ -110,6 +117,24 @@ impl Entry<'_> {
     }
 }
 
+/// Where a record goes.
+struct Place {
+    at: usize,
+    /// How much room is left out before it.
+    skipped: usize,
+    /// The head behind it.
+    after: u64,
+}
+
+/// The room behind the head, where somebody makes the text of an entry.
+struct Borrower {
+    loan: Weak<Loan>,
+    /// Where the entry's record will be.
+    at: usize,
+    /// Where the text is.
+    text: usize,
+}
+
 /// What became of an entry that was to be appended by the grant.
 pub enum Appended {
     /// There is no room for it, or no grant.
@@ -126,6 +151,7 @@ pub struct Ring {
     room: usize,
     wakes: Option<File>,
     grant: Grant,
+    borrower: Option<Borrower>,
 }
 
 impl Ring {
@@ -171,26 +197,99 @@ impl Ring {
         Appended::Low
     }
 
+    /// Find room for a record, which is not cut where the room ends.
+    fn find(&self, size: usize) -> Option<Place> {
+        let head = self.number(HEAD).load(Ordering::Relaxed);
+        let at = (head % self.room as u64) as usize;
+        if at + size.next_multiple_of(STEP) > self.room {
+            self.place(head, 0, self.room - at, size)
+        } else {
+            self.place(head, at, 0, size)
+        }
+    }
+
+    /// A place, if it is free.
+    fn place(&self, head: u64, at: usize, skipped: usize, size: usize) -> Option<Place> {
+        let after = head + (skipped + size.next_multiple_of(STEP)) as u64;
+        (after - self.tail() <= self.room as u64).then_some(Place { at, skipped, after })
+    }
+
+    /// Lend room for the text of an entry with a provenance of this size, which nobody else appends something before.
+    #[allow(unsafe_code, reason = "it is another process's memory, too")]
+    pub fn lend(ring: &Py<Self>, py: Python, provenance: usize) -> Option<Lent> {
+        let mut this = ring.try_borrow_mut(py).ok()?;
+        let size = ENTRY + provenance + LENT;
+        let is_lent = this.borrower.as_ref().is_some_and(|known| known.loan.strong_count() > 0);
+        // Where nothing may be appended, nothing may be written either: somebody may think that he alone has the ring.
+        if is_lent || this.grant.offset + size as u64 > this.grant.limit {
+            return None;
+        }
+        let at = this.find(RECORD + size)?.at;
+        let text = at + RECORD + ENTRY + provenance;
+        assert!(text + LENT <= this.room);
+        // SAFETY: that is inside of it, and it is nobody else's before it is appended, or before `reclaim`, which leaves
+        // alone where somebody writes.
+        let room = unsafe {
+            let from = this.memory.buf_ptr().cast::<MaybeUninit<u8>>().add(ROOM + text);
+            std::slice::from_raw_parts_mut(from, LENT)
+        };
+        let loan = Loan::new();
+        this.borrower = Some(Borrower { loan: Arc::downgrade(&loan), at, text });
+        Some(Lent::new(loan, room, ring.clone_ref(py)))
+    }
+
+    /// Where the record of an entry goes whose text was made in the ring; None if it was not.
+    fn place_of_made(&self, entry: &Entry) -> Option<Place> {
+        let borrower = self.borrower.as_ref()?;
+        let text = (self.memory.buf_ptr() as usize) + ROOM + borrower.text;
+        let begin = borrower.at + RECORD + ENTRY + entry.provenance.len();
+        if entry.data.as_ptr() as usize != text || begin != borrower.text {
+            return None;
+        }
+        let head = self.number(HEAD).load(Ordering::Relaxed);
+        let at = (head % self.room as u64) as usize;
+        let skipped = if borrower.at == at { 0 } else { self.room - at };
+        self.place(head, borrower.at, skipped, RECORD + entry.size())
+    }
+
+    /// Have back what is lent; false while somebody writes there.
+    #[allow(unsafe_code, reason = "it is another process's memory, too")]
+    fn reclaim(&mut self) -> bool {
+        if let Some((loan, text)) =
+            self.borrower.as_ref().and_then(|known| Some((known.loan.upgrade()?, known.text)))
+        {
+            let Some(written) = loan.written() else { return false };
+            assert!(text + written <= self.room);
+            // SAFETY: that is inside of it, it was written, and nobody writes there.
+            loan.rescue(unsafe {
+                std::slice::from_raw_parts(self.memory.buf_ptr().cast::<u8>().add(ROOM + text), written)
+            });
+        }
+        self.borrower = None;
+        true
+    }
+
     /// Append an entry, if there is room for it.
     fn put(&mut self, entry: &Entry, segment: u64, offset: u64) -> bool {
-        let head = self.number(HEAD).load(Ordering::Relaxed);
-        let place = (head % self.room as u64) as usize;
-        let needed = (RECORD + entry.size()).next_multiple_of(STEP);
-        let skipped = if place + needed > self.room { self.room - place } else { 0 };
-        let after = head + (skipped + needed) as u64;
-        if after - self.tail() > self.room as u64 {
+        let made = self.place_of_made(entry);
+        let is_made = made.is_some();
+        if !is_made && !self.reclaim() {
             return false;
         }
-        if skipped > 0 {
-            self.copy(place, &[&SKIP.to_le_bytes()]);
+        let Some(place) = made.or_else(|| self.find(RECORD + entry.size())) else { return false };
+        if place.skipped > 0 {
+            self.copy(self.room - place.skipped, &[&SKIP.to_le_bytes()]);
         }
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&(entry.size() as u64).to_le_bytes());
         record[8..16].copy_from_slice(&segment.to_le_bytes());
         record[16..].copy_from_slice(&offset.to_le_bytes());
-        let place = if skipped > 0 { 0 } else { place };
-        self.copy(place, &[&record, &entry.header(), entry.provenance, entry.data]);
-        self.number(HEAD).store(after, Ordering::Release);
+        self.copy(place.at, &[&record, &entry.header(), entry.provenance]);
+        if !is_made {
+            self.copy(place.at + RECORD + ENTRY + entry.provenance.len(), &[entry.data]);
+        }
+        self.borrower = None;
+        self.number(HEAD).store(place.after, Ordering::Release);
         self.wake();
         true
     }
@@ -298,7 +397,7 @@ impl Ring {
             // SAFETY: it is not -1. It is only copied, which the system refuses if there is none.
             Some(fd) => Some(File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)),
         };
-        Ok(Self { memory, room, wakes, grant: Grant::default() })
+        Ok(Self { memory, room, wakes, grant: Grant::default(), borrower: None })
     }
 
     /// How many bytes were ever appended, records' heads and all.

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from itertools import count, pairwise
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
@@ -27,11 +28,11 @@ from tardis_machine.journal import ring as rings
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.kernel import kernel
 from tardis_machine.merge import Chunk, Merge, Merged
-from tardis_machine.normalize import Normalizer, Pour
+from tardis_machine.normalize import Framing, Normalizer, Pour
 from tardis_machine.publish.outbox import ResponseJournal
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
-from tests.kernel.test_pour import connected
+from tests.kernel.test_pour import UNFRAMED, connected
 from tests.normalize.test_normalize import Given, normalizer, trade
 
 pytestmark = pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one")
@@ -62,19 +63,24 @@ class Made:
         pass
 
 
-def pieces(seed: int, cuts: int = 40) -> list[bytes]:
-    """Lines of which many share a local time, some come late, and some are none; cut anywhere."""
-    chance = random.Random(seed)
+def pieces(seed: int, cuts: int = 40, unusual: float = 0.0002, length: int = LINES) -> list[bytes]:
+    """Lines of which many share a local time, some come late, and some are none; cut anywhere.
+
+    Some are left to the mapper: they do not look as usual.
+    """
+    chance, oddity = random.Random(seed), random.Random(seed)
     us = 1_000
     lines = []
-    for number in range(LINES):
+    for number in range(length):
         us += chance.choice((0, 0, 0, 1, 7))
         late = chance.random() < 0.001
         lines.append(trade(us - 5 if late else us, price=number))
         if chance.random() < 0.0005:
             lines.append(b"neither here nor there\n")
+        if oddity.random() < unusual:
+            lines[-1] = lines[-1].replace(b":[{", b": [{")
     for _ in range(2):
-        lines.insert(chance.randrange(LINES), b"\n")
+        lines.insert(chance.randrange(length), b"\n")
     borders = sorted(chance.sample(range(len(lines)), cuts))
     return [b"".join(lines[one:other]) for one, other in pairwise([0, *borders, len(lines)])]
 
@@ -124,6 +130,11 @@ def scribe(path: Path, ring_bytes: int) -> Scribe:
     return Scribe(Writer(path, "p", ["bus"], max_bytes=1 << 30, ring_bytes=ring_bytes))
 
 
+async def let_in(journal: Scribe) -> None:
+    """Have the ring take entries from the first: its thread lets it with one that it writes."""
+    await journal.submit(Flow(b"", WhenFull.PACE), b"so that the ring may be used\n", 1, 0)
+
+
 def written(path: Path) -> list[Entry]:
     """Read the journal as a publisher would."""
     (log,) = Directory(path).logs()
@@ -138,11 +149,14 @@ def written(path: Path) -> list[Entry]:
 class Client:
     """Both ends of a connection: what is sent, what of it was poured, what has arrived."""
 
-    def __init__(self, outlet: Outlet, pour: Pour, reader: asyncio.StreamReader) -> None:
+    def __init__(
+        self, outlet: Outlet, pour: Pour, reader: asyncio.StreamReader, pause_s: float = 0.0
+    ) -> None:
         self.pour = pour
         self.poured = 0
         self.received = bytearray()
         self._outlet = outlet
+        self._pause_s = pause_s
         self._reading = asyncio.ensure_future(self._read(reader))
 
     async def send(self, data: bytes, count: int) -> None:
@@ -159,23 +173,32 @@ class Client:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while part := await reader.read(1 << 20):
             self.received += part
+            await asyncio.sleep(self._pause_s)
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[Client]:
+async def client(framing: Framing = "nothing", pause_s: float = 0.0) -> AsyncIterator[Client]:
+    """One that pauses gets little at a time."""
     async with connected() as (outlet, reader):
-        pour = outlet.make_pour("nothing")
+        if pause_s:
+            socket = outlet._require_connection().get_extra_info("socket")
+            socket.setsockopt(SOL_SOCKET, SO_SNDBUF, 64 << 10)
+        pour = outlet.make_pour(framing)
         assert pour is not None
-        yield Client(outlet, pour, reader)
+        yield Client(outlet, pour, reader, pause_s)
 
 
-async def run(given: Sequence[bytes], to: Client, journal: Journal) -> None:
-    made = Made(stream(given), poured_by(to.pour, journal))
+async def run(
+    given: Sequence[bytes], to: Client, journal: Journal, *, is_late: bool = True
+) -> None:
+    of = stream(given) if is_late else normalizer(*given, sends_disconnects=False)
+    made = Made(of, poured_by(to.pour, journal))
     await deliver(made, made.chunks(), to.send, turns=Turns(), journal=journal, pour=to.pour)  # type: ignore[arg-type]
 
 
-def response(scribe: Scribe) -> ResponseJournal:
-    return ResponseJournal(scribe, Flow(encode_provenance(Provenance("p")), WhenFull.PACE))
+def response(scribe: Scribe, name: str = "") -> ResponseJournal:
+    provenance = encode_provenance(Provenance("p", name))
+    return ResponseJournal(scribe, Flow(provenance, WhenFull.PACE))
 
 
 def local_times(data: bytes) -> list[bytes]:
@@ -190,14 +213,16 @@ async def test_what_is_poured_is_in_the_journal_whole_and_in_order(
 ) -> None:
     if cuts < 10:  # a run may give more than enough
         monkeypatch.setattr(normalize, "_RUN_S", 10.0)
-    given = pieces(seed, cuts)
+    # Of fewer lines, some that are waited for or hidden may leave nothing to be poured.
+    given = pieces(seed, cuts, length=3 * LINES)
     sent, hidden = expected(given)
     journal = scribe(tmp_path, ring_bytes)
+    await let_in(journal)
     async with client() as to:
         await run(given, to, response(journal))
         assert await to.end() == sent
     journal.close()
-    entries = written(tmp_path)
+    entries = written(tmp_path)[1:]
     shown = [each for each in entries if not each.hidden]
     assert b"".join(each.data for each in shown) == sent
     position = 0
@@ -212,6 +237,78 @@ async def test_what_is_poured_is_in_the_journal_whole_and_in_order(
     assert len(shown) > len(hidden) + 4
     if ring_bytes == 8 << 20:
         assert to.poured
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("framing", UNFRAMED)
+@pytest.mark.parametrize("ring_bytes", [8 << 20, 2 << 20], ids=["roomy", "narrow"])
+async def test_responses_that_are_made_in_the_same_ring_are_apart(
+    tmp_path: Path, ring_bytes: int, framing: Framing, seed: int
+) -> None:
+    """One is read slowly, one has many lines for its mapper; a live stream comes in between."""
+    given = [pieces(seed, unusual=share) for share in (0.0002, 0.0, 0.01)]
+    journal = scribe(tmp_path, ring_bytes)
+    assert journal.writer.ring is not None
+    rings.Mover(journal.writer.path, journal.writer.ring.waits, None).start()
+    live = Flow(encode_provenance(Provenance("p", "live")), WhenFull.DROP)
+    frames: list[bytes] = []
+
+    async def stream_live() -> None:
+        for number in count():
+            frames.append(b"%d\n" % number * (1 + number % 50))
+            await journal.write(live, frames[-1], 1, number)
+            await asyncio.sleep(0.001 * (number % 7))
+
+    async def ask(number: int) -> bytes:
+        async with client(framing, 0.002 if number == 0 else 0.0) as to:
+            await run(given[number], to, response(journal, str(number)), is_late=False)
+            return UNFRAMED[framing](await to.end())
+
+    streaming = asyncio.ensure_future(stream_live())
+    received = await asyncio.gather(*map(ask, range(len(given))))
+    streaming.cancel()
+    journal.close()
+    found: dict[bytes, bytes] = {}
+    for each in written(tmp_path):
+        if not each.hidden:
+            found[each.provenance] = found.get(each.provenance, b"") + each.data
+    for number, these in enumerate(given):
+        sent, _ = expected(these)
+        assert received[number] == sent
+        assert found[encode_provenance(Provenance("p", str(number)))] == sent
+    assert found[live.provenance] == b"".join(frames)
+    assert len(frames) > 10
+
+
+async def test_a_text_is_made_where_the_journal_has_it(tmp_path: Path) -> None:
+    """What stands in the ring's memory behind its head was not copied there."""
+    journal = scribe(tmp_path, 8 << 20)
+    ring = journal.writer.ring
+    assert ring is not None
+    await let_in(journal)
+    lines = b"".join([trade(us, price=us) for us in range(1_000, 9_000)])
+    sent, _ = expected([lines])
+    made = normalizer(lines)
+    made.read()
+    found = 0
+    async with client() as to:
+        made.pour = poured_by(to.pour, response(journal))
+        while made.reached is not None:
+            await to.send(b"", 0)
+            made.run(is_next=True)
+            if made.needs_piece:
+                made.read()
+            at = ring._memory.find(b'{"type":"trade"', rings._ROOM + ring.shared.head)
+            if at >= 0:
+                found += 1
+                assert ring._memory[at : at + 1000] in sent
+            if found == 2:
+                # Somebody else needs the room: what was made there is somewhere else then.
+                await journal.write(Flow(b"", WhenFull.PACE), b"\n" * ENOUGH, 1, 1)
+        rest = made.take().data
+        assert await to.end() + rest == sent
+    assert found == 2
+    journal.close()
 
 
 @pytest.mark.parametrize("seed", range(4))

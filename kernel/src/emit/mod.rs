@@ -391,7 +391,11 @@ impl Emitter {
             return Ok((first, false));
         }
         let mut pour = pour.map(|pour| pour.try_borrow_mut()).transpose()?.filter(|pour| pour.is_open);
-        guarded(|| {
+        self.engine.output.data.start(py)?;
+        let result = guarded(|| {
+            if let (Some(pour), true) = (&pour, is_able) {
+                self.engine.output.data.borrow(py, pour);
+            }
             for at in first..end {
                 let Some(line) = lines.stamped(py, at) else { return Ok((at, false)) };
                 let local = local_of(line);
@@ -400,6 +404,7 @@ impl Emitter {
                         if !self.engine.output.pour(py, pour)? {
                             return Ok((at, true));
                         }
+                        self.engine.output.data.borrow(py, pour);
                     } else if self.engine.output.data.len() >= TOO_MUCH {
                         // Its local time does not end: whoever takes it waits for that, and this memory is free.
                         pour.is_open = false;
@@ -414,7 +419,9 @@ impl Emitter {
                 }
             }
             Ok((end, false))
-        })
+        });
+        self.engine.output.data.stop();
+        result
     }
 
     #[pyo3(signature = (symbol, id, price, amount, side, timestamp, /))]

@@ -6,10 +6,14 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes};
 
+use crate::loan::Lent;
 use crate::pour::{Pour, Poured};
 
 /// As little is copied: that costs less than memory of its own.
 const LITTLE: usize = 16 * 1024;
+
+/// How many texts are made here after one that had to be brought here.
+const BARRED: u8 = 16;
 
 /// What became of text that was to be written to where it goes in the end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,12 +50,18 @@ impl Sink for Vec<u8> {
 pub struct Out {
     /// Nobody else has it.
     array: Option<Py<PyByteArray>>,
-    /// All of its memory.
+    /// All of its memory, or of what is lent. None of that in between: then it has to be asked for again.
     room: &'static mut [MaybeUninit<u8>],
     /// How much of it is written.
     length: usize,
     /// How much room the next one will have.
     next: usize,
+    /// Where the text is made that will be written down there.
+    lent: Option<Lent>,
+    /// The array's memory meanwhile.
+    own: &'static mut [MaybeUninit<u8>],
+    /// How many texts are not made there.
+    barred: u8,
 }
 
 impl Out {
@@ -72,24 +82,88 @@ impl Out {
         unsafe { &*(&raw const self.room[..self.length] as *const [u8]) }
     }
 
+    /// Have what comes next made where it is to be written down, if there is room and it is the first.
+    pub fn borrow(&mut self, py: Python, pour: &Pour) {
+        if self.length > 0 || self.lent.is_some() {
+            return;
+        }
+        if self.barred > 0 {
+            self.barred -= 1;
+        } else if let Some(mut lent) = pour.lend(py) {
+            let room = lent.start().unwrap_or_default();
+            self.own = std::mem::replace(&mut self.room, room);
+            self.lent = Some(lent);
+        }
+    }
+
+    /// Go on where it was stopped.
+    pub fn start(&mut self, py: Python) -> PyResult<()> {
+        let Some(lent) = &mut self.lent else { return Ok(()) };
+        match lent.start() {
+            Some(room) => self.room = room,
+            None => {
+                self.barred = BARRED;
+                self.bring(py)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stop for now: others may come, and need the room.
+    pub fn stop(&mut self) {
+        if let Some(lent) = &mut self.lent {
+            if !self.room.is_empty() {
+                lent.stop(take(&mut self.room), self.length);
+            }
+        }
+    }
+
+    /// Bring here what was made elsewhere.
+    fn bring(&mut self, py: Python) -> PyResult<()> {
+        self.stop();
+        let Some(lent) = self.lent.take() else { return Ok(()) };
+        self.room = take(&mut self.own);
+        if self.room.len() < self.length {
+            self.resize(py, self.next.max(self.length))?;
+        }
+        let length = take(&mut self.length);
+        self.extend_from_slice(lent.text(length));
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.length = 0;
+        if self.lent.take().is_some() {
+            self.room = take(&mut self.own);
+        }
+    }
+
     /// Have it written to where it goes in the end.
     pub fn pour(&mut self, py: Python, pour: &mut Pour, messages: u32) -> PyResult<Flowed> {
-        match pour.pour(py, self.text(), messages)? {
+        let flowed = match pour.pour(py, self.text(), messages)? {
             Poured::All => {
-                self.length = 0;
-                Ok(Flowed::On)
+                self.clear();
+                Flowed::On
             }
             Poured::Begun(begun) => {
-                pour.hold(self.take(py)?.object(py).unbind(), begun);
-                Ok(Flowed::Held)
+                if self.lent.is_some() {
+                    pour.hold_rest(py, self.text(), begun);
+                    self.clear();
+                } else {
+                    pour.hold(self.take(py)?.object(py).unbind(), begun);
+                }
+                Flowed::Held
             }
-            Poured::Not => Ok(Flowed::Not),
-        }
+            Poured::Not => Flowed::Not,
+        };
+        pour.renew(py)?;
+        Ok(flowed)
     }
 
     /// Hand over what was written, and begin anew. There is no memory for that before there is something to write:
     /// if what was handed over is gone by then, it will be the same, and still in the processor's cache.
     pub fn take(&mut self, py: Python) -> PyResult<Written> {
+        self.bring(py)?;
         if self.length <= LITTLE {
             let bytes = PyBytes::new(py, self.text()).unbind();
             self.length = 0;
@@ -107,8 +181,15 @@ impl Out {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, more: usize) {
-        let size = self.next.max(self.length + more).max(2 * self.room.len()).max(LITTLE);
-        Python::attach(|py| self.resize(py, size)).expect("there is memory for what is written");
+        let grown = Python::attach(|py| {
+            if self.lent.is_some() {
+                self.barred = BARRED;
+                self.bring(py)?;
+            }
+            let size = self.next.max(self.length + more).max(2 * self.room.len()).max(LITTLE);
+            self.resize(py, size)
+        });
+        grown.expect("there is memory for what is written");
     }
 
     #[allow(unsafe_code, reason = "a bytearray's memory is written where it is")]
@@ -131,7 +212,7 @@ impl Sink for Out {
     #[inline]
     #[allow(unsafe_code, reason = "memory is written that was never set")]
     fn extend_from_slice(&mut self, bytes: &[u8]) {
-        if self.room.len() - self.length < bytes.len() {
+        if self.room.len() < self.length + bytes.len() {
             self.grow(bytes.len());
         }
         let rest = &mut self.room[self.length..][..bytes.len()];

@@ -9,7 +9,9 @@ nobody empties the ring, its server does it.
 Layout: what it is, of which boot of the machine, how many bytes were ever appended (head) and are
 written (tail), whether the reader waits to be woken, whether the ring is in use; then the room for
 records: length, segment, offset, and the entry without its checksum. Records are not cut where the
-room ends. To write one again does no harm: it is the same at the same place.
+room ends. To write one again does no harm: it is the same at the same place. Behind the head the
+kernel makes the text of entries to come (`kernel/src/loan.rs`), which nobody reads before the head
+has passed it.
 """
 
 import contextlib
