@@ -3,12 +3,14 @@
     python -m benchmarks.publish [--minutes 30] [--messages 500000] [--seconds 20] [--only cost]
         [--bus kafka]
 
-`cost`: the server's CPU time per million messages with publishing off, with a bus that takes
-everything, and with one that is not there. Three servers, one for each, replay by turns, the next
-when all of the last is delivered, and are started anew a few times. Each replay that is published
-is compared with those of the server without, before and after it, so that it does not matter when
-the machine is slow; the median of that counts. The publisher is a process of its own and not
-counted. `rate`: events per second from the journal to
+`cost`: the server's CPU time per million messages of responses that are published, beside that of
+others of the same server: two servers differ by more than what is looked for, by where their memory
+lies. Every second response is left out of publishing, and each is asked for when all of the last is
+delivered, or, with a bus that is not there, journalled. Each that is published is compared with
+those before and after it, so that it matters little when the machine is slow; the median of that
+counts, over servers that are started anew a few times. The publisher is a process of its own and
+not counted.
+`rate`: events per second from the journal to
 the acknowledgement, beside the bus's own client sending as many records, envelopes that are ready
 made, with constant headers and in batches of the same count. They take turns, each turn has a
 destination of its own, and medians are compared; the first turn, in which a broker warms up,
@@ -35,7 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.request import urlopen
@@ -73,10 +75,9 @@ from tests.servers.redis import RedisServer
 
 _COST_GOAL: Final = 1.05
 _RATE_GOAL: Final = 0.5
-_GENERATIONS: Final = 6
-"""Where its memory lies makes a process up to a tenth quicker or slower than the next."""
-_WARM_TURNS: Final = 2
-_COST_TURNS: Final = 5
+_GENERATIONS: Final = 4
+_WARM_TURNS: Final = 3
+_COST_TURNS: Final = 20
 _TURNS: Final = 3
 _SAMPLE: Final = 100_000
 """How many envelopes a bus's client sends, again and again."""
@@ -448,11 +449,23 @@ def _trickle(writer: Writer, seconds: float) -> None:
     writer.close()
 
 
+_SERVE: Final = "import sys; from tardis_machine.cli import main; sys.exit(main())"
+_EVERY_SECOND: Final = f"""
+from itertools import cycle
+from tardis_machine.publish.outbox import Outbox
+respond, turns = Outbox.response, cycle((False, True))
+Outbox.response = lambda outbox, **given: respond(outbox, **given) if next(turns) else None
+{_SERVE}
+"""
+"""A server that publishes every second response only."""
+
+
 @contextmanager
-def server(cache_dir: Path, flags: Sequence[str]) -> Iterator[tuple[int, int]]:
+def server(
+    cache_dir: Path, flags: Sequence[str], command: str = _SERVE
+) -> Iterator[tuple[int, int]]:
     """Start a server with these flags; give its process id and port."""
     port = _free_ports()
-    command = "import sys; from tardis_machine.cli import main; sys.exit(main())"
     environ = {name: value for name, value in os.environ.items() if name != "PORT"}
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the publisher may outlive this function
     process = subprocess.Popen(
@@ -477,73 +490,83 @@ def server(cache_dir: Path, flags: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def costs(cache_dir: Path, minutes: int, folder: Path) -> None:
-    took: dict[str, list[float]] = {"off": [], "idle bus": [], "dead bus": []}
-    ratios: dict[str, list[float]] = {"idle bus": [], "dead bus": []}
-    for number in range(_GENERATIONS):
-        with ExitStack() as started:
-            servers = _beside_each_other(cache_dir, folder / f"cost-{number}", started)
-            for turn in range(_WARM_TURNS + _COST_TURNS):
-                named = sorted(ratios, reverse=bool(turn % 2))
-                order = ("off", named[0], "off", named[1], "off")
-                asked = CASES[0] if turn == 0 else CASES[1]
-                found = []
-                for name in order:
-                    pid, port = servers[name]
-                    before = _cpu_s(pid)
-                    messages, _ = _consume("HTTP", _url(asked, WORKLOADS[0], port, minutes))
-                    found.append((_cpu_s(pid) - before) / messages * 1e6)
-                    if name == "idle bus" and turn > 0:
-                        _wait_until_delivered(port)
-                if turn < _WARM_TURNS:
-                    continue
-                for place, name in enumerate(order):
-                    took[name].append(found[place])
-                    if name in ratios:
-                        beside = (found[place - 1] + found[place + 1]) / 2
-                        ratios[name].append(found[place] / beside)
     print(
-        "\n| publishing | server CPU s per million messages, median | lower quartile, least "
-        "| × off before and after, median | quartiles | least × least | goal |"
+        "\n| bus | server CPU s per million messages, not published | published "
+        "| × those before and after, median | by server | least × least | goal |"
         "\n|---|---|---|---|---|---|---|"
     )
-    for name, values in took.items():
-        lower, middle, _ = statistics.quantiles(values)
-        line = f"| {name} | {middle:.2f} | {lower:.2f}, {min(values):.2f} |"
-        if name in ratios:
-            lower, middle, upper = statistics.quantiles(ratios[name])
-            goal = f"≤ {_COST_GOAL} {'✓' if middle <= _COST_GOAL else '✗'}"
-            least = min(values) / min(took["off"])
-            line += f" {middle:.3f} | {lower:.3f}, {upper:.3f} | {least:.3f} | {goal} |"
-        else:
-            line += " | | | |"
-        print(line, flush=True)
+    for bus in ("idle", "dead"):
+        found: list[_Turns] = []
+        for number in range(_GENERATIONS):
+            with ExitStack() as started:
+                flags = _flags(bus, folder / f"{bus}-{number}", started)
+                pid, port = started.enter_context(server(cache_dir, flags, _EVERY_SECOND))
+                found.append(_take_turns(pid, port, minutes))
+        published = [each for turns in found for each in turns.published]
+        others = [each for turns in found for each in turns.others]
+        lower, middle, upper = statistics.quantiles(
+            [ratio for turns in found for ratio in turns.ratios]
+        )
+        # As far as the distribution is a normal one.
+        error = 1.25 * (upper - lower) / 1.35 / len(published) ** 0.5
+        servers = ", ".join(f"{statistics.median(turns.ratios):.3f}" for turns in found)
+        print(
+            f"| {bus} | {statistics.median(others):.2f} | {statistics.median(published):.2f} "
+            f"| {middle:.3f} ± {error:.3f} | {servers} | {min(published) / min(others):.3f} "
+            f"| ≤ {_COST_GOAL} {'✓' if middle <= _COST_GOAL else '✗'} |",
+            flush=True,
+        )
 
 
-def _beside_each_other(
-    cache_dir: Path, folder: Path, started: ExitStack
-) -> dict[str, tuple[int, int]]:
-    """Start a server of each kind; give process ids and ports."""
-    idle = NatsServer(folder / "nats")
-    idle.start()
-    started.callback(idle.kill)
-    bus = ("--drain-timeout-s", "0", "--nats-subject", "bench", "--journal-dir")
-    created = ("--nats-stream", "bench", "--nats-create", "--nats-servers", idle.url)
-    flags = {
-        "off": (),
-        "idle bus": (*bus, str(folder / "idle"), *created),
-        "dead bus": (*bus, str(folder / "dead"), "--nats-servers", "nats://127.0.0.1:1"),
-    }
-    return {name: started.enter_context(server(cache_dir, given)) for name, given in flags.items()}
+class _Turns(NamedTuple):
+    """CPU seconds per million messages; the first of them was not published."""
+
+    others: list[float]
+    published: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        """What publishing costs, by the replays before and after."""
+        beside = [(before + after) / 2 for before, after in pairwise(self.others)]
+        return [mine / other for mine, other in zip(self.published, beside, strict=True)]
 
 
-def _wait_until_delivered(port: int) -> None:
+def _take_turns(pid: int, port: int, minutes: int) -> _Turns:
+    """Ask one server again and again."""
+    found = _Turns([], [])
+    for turn in range(2 * (_WARM_TURNS + _COST_TURNS) + 1):
+        before = _cpu_s(pid)
+        messages, _ = _consume("HTTP", _url(CASES[1], WORKLOADS[0], port, minutes))
+        if turn >= 2 * _WARM_TURNS:
+            found[turn % 2].append((_cpu_s(pid) - before) / messages * 1e6)
+        if turn % 2:
+            _wait_until_quiet(port)
+    return found
+
+
+def _flags(bus: str, folder: Path, started: ExitStack) -> tuple[str, ...]:
+    """What a server is told to publish to a bus that takes everything, or is not there."""
+    url, created = "nats://127.0.0.1:1", ()
+    if bus == "idle":
+        broker = NatsServer(folder / "nats")
+        broker.start()
+        started.callback(broker.kill)
+        url, created = broker.url, ("--nats-stream", "bench", "--nats-create")
+    journal = ("--journal-dir", str(folder / "journal"), "--drain-timeout-s", "0")
+    return ("--nats-subject", "bench", "--nats-servers", url, *created, *journal)
+
+
+def _wait_until_quiet(port: int) -> None:
     """Wait for a publisher: it would run beside what is measured next."""
+    accepted = -1
     while True:
-        time.sleep(1)  # it tells how far it is from time to time
+        time.sleep(1)  # it tells how far it is, and syncs, from time to time
         with urlopen(f"http://127.0.0.1:{port}/health-check") as answer:
             buses = json.load(answer)["publishing"]["buses"]
-        if not any(bus["pending"] for bus in buses.values()):
+        pending = sum(bus.get("pending", -1) for bus in buses.values())
+        if pending in (0, accepted):  # delivered, or nothing is
             return
+        accepted = pending
 
 
 def main() -> None:
