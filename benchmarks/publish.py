@@ -558,15 +558,15 @@ def _flags(bus: str, folder: Path, started: ExitStack) -> tuple[str, ...]:
 
 def _wait_until_quiet(port: int) -> None:
     """Wait for a publisher: it would run beside what is measured next."""
-    accepted = -1
+    before = -1
     while True:
         time.sleep(1)  # it tells how far it is, and syncs, from time to time
         with urlopen(f"http://127.0.0.1:{port}/health-check") as answer:
             buses = json.load(answer)["publishing"]["buses"]
         pending = sum(bus.get("pending", -1) for bus in buses.values())
-        if pending in (0, accepted):  # delivered, or nothing is
+        if pending in (0, before):  # delivered, or nothing is
             return
-        accepted = pending
+        before = pending
 
 
 def main() -> None:
