@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
@@ -53,6 +54,10 @@ const FOUND_FOR: Duration = Duration::from_millis(20);
 
 /// The room for a text that is made in the ring: it is sent when there is enough, and its last local time has ended.
 const LENT: usize = ENOUGH + 64 * 1024;
+
+/// As much of the room is gone through, and no more, as long as the other side keeps up: what was written and read a
+/// moment ago is still in the processor's caches, and all of the room would not stay there.
+const WARM: usize = 3 * LENT;
 
 /// For less than this nobody asks in time.
 const WORTH_ASKING: u64 = 2 << 20;
@@ -152,6 +157,8 @@ pub struct Ring {
     wakes: Option<File>,
     grant: Grant,
     borrower: Option<Borrower>,
+    /// What was left out last at the end of the room, as the head counts: nothing is on its way there.
+    skipped: Range<u64>,
 }
 
 impl Ring {
@@ -198,14 +205,20 @@ impl Ring {
     }
 
     /// Find room for a record, which is not cut where the room ends.
+    ///
+    /// That is at its beginning, too, if as much as stays warm is free there: then what comes next fits as well, should
+    /// the other side fall behind.
     fn find(&self, size: usize) -> Option<Place> {
         let head = self.number(HEAD).load(Ordering::Relaxed);
         let at = (head % self.room as u64) as usize;
-        if at + size.next_multiple_of(STEP) > self.room {
-            self.place(head, 0, self.room - at, size)
-        } else {
-            self.place(head, at, 0, size)
+        let is_warm = at >= WARM && self.tail() >= head - (at - WARM) as u64;
+        if is_warm || at + size.next_multiple_of(STEP) > self.room {
+            let first = self.place(head, 0, self.room - at, size);
+            if first.is_some() || !is_warm {
+                return first;
+            }
         }
+        self.place(head, at, 0, size)
     }
 
     /// A place, if it is free.
@@ -279,6 +292,8 @@ impl Ring {
         let Some(place) = made.or_else(|| self.find(RECORD + entry.size())) else { return false };
         if place.skipped > 0 {
             self.copy(self.room - place.skipped, &[&SKIP.to_le_bytes()]);
+            let head = self.number(HEAD).load(Ordering::Relaxed);
+            self.skipped = head..head + place.skipped as u64;
         }
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&(entry.size() as u64).to_le_bytes());
@@ -397,7 +412,7 @@ impl Ring {
             // SAFETY: it is not -1. It is only copied, which the system refuses if there is none.
             Some(fd) => Some(File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)),
         };
-        Ok(Self { memory, room, wakes, grant: Grant::default(), borrower: None })
+        Ok(Self { memory, room, wakes, grant: Grant::default(), borrower: None, skipped: 0..0 })
     }
 
     /// How many bytes were ever appended, records' heads and all.
@@ -410,6 +425,13 @@ impl Ring {
     #[getter]
     fn tail(&self) -> u64 {
         self.number(TAIL).load(Ordering::Acquire)
+    }
+
+    /// How many bytes of records, as this side has appended them, are not where they belong yet.
+    #[getter]
+    fn used(&self) -> u64 {
+        let (tail, head) = (self.tail(), self.head());
+        head - tail - self.skipped.end.saturating_sub(self.skipped.start.max(tail))
     }
 
     /// Let entries be appended to a segment that has this end, from an offset up to a limit.

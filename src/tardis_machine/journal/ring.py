@@ -9,9 +9,10 @@ nobody empties the ring, its server does it.
 Layout: what it is, of which boot of the machine, how many bytes were ever appended (head) and are
 written (tail), whether the reader waits to be woken, whether the ring is in use; then the room for
 records: length, segment, offset, and the entry without its checksum. Records are not cut where the
-room ends. To write one again does no harm: it is the same at the same place. Behind the head the
-kernel makes the text of entries to come (`kernel/src/loan.rs`), which nobody reads before the head
-has passed it.
+room ends, and begin anew at its front long before that while they are written at once: a small
+part of the room stays in the processors' caches. To write one again does no harm: it is the same
+at the same place. Behind the head the kernel makes the text of entries to come
+(`kernel/src/loan.rs`), which nobody reads before the head has passed it.
 """
 
 import contextlib
@@ -76,6 +77,11 @@ class Shared(Protocol):
 
 class Appending(Shared, Protocol):
     """The same for who appends to it, and for who waits for that."""
+
+    @property
+    def used(self) -> int:
+        """Count the bytes on their way, without what is left out at the end of the room."""
+        ...
 
     def append(self, provenance: bytes, data: object, count: int, position: int, /) -> int:
         """Append an entry by the grant; 0 if it cannot be, `LOW` if it is time to ask for more."""
@@ -232,12 +238,12 @@ class Ring:
     @property
     def used(self) -> int:
         """How many bytes are on their way."""
-        return self.shared.head - self.shared.tail
+        return self.shared.used
 
     @property
     def is_empty(self) -> bool:
         """Whether all is written."""
-        return self.used == 0
+        return self.shared.head == self.shared.tail
 
     def settle(self) -> bool:
         """Wait until all is written, by whoever does it; False if the ring is of no more use."""
