@@ -443,6 +443,63 @@ def test_no_segment_is_begun_before_the_last_one_is_whole(
     assert not any(on_their_way)
 
 
+WARM_BYTES = 3 * (576 << 10)
+"""As much of a ring is gone through while its reader keeps up."""
+
+
+def keep_up(journal: Scribe, entries: range) -> list[int]:
+    """Append entries that are written at once; gives how many bytes were on their way each time."""
+    found: list[int] = []
+    for number in entries:
+        asyncio.run(append(journal, range(number, number + 1)))
+        assert journal.writer.ring is not None
+        found.append(journal.writer.ring.used)
+        assert journal.writer.ring._carry()
+    return found
+
+
+def test_a_ring_whose_reader_keeps_up_stays_in_the_caches(
+    opened: Callable[..., Scribe], tmp_path: Path
+) -> None:
+    journal = left_alone(opened(ring_bytes=8 << 20))
+    on_their_way = keep_up(journal, range(400))
+    ring = journal.writer.ring
+    assert ring is not None
+    assert ring.shared.tail > 4 * (8 << 20)
+    unused = rings._ROOM + WARM_BYTES + len(max(map(data, range(400)), key=len)) + 1024
+    assert not any(ring._memory[unused:])
+    # What is left out at the end of the room is nothing that anybody waits for.
+    assert max(on_their_way) < 200_000
+    assert ring.used == 0
+    journal.close()
+    assert numbers(tmp_path) == list(range(400))
+
+
+def test_a_ring_whose_reader_falls_behind_has_room_for_what_comes_next(
+    opened: Callable[..., Scribe], tmp_path: Path
+) -> None:
+    """Wherever that happens: to begin at the front again must not leave it without."""
+    journal = left_alone(opened(ring_bytes=8 << 20, max_bytes=8 << 30))
+    done = looked = 0
+    for _ in range(40):
+        kept_up = range(done, done + 7)
+        keep_up(journal, kept_up)
+        done = kept_up.stop
+        taken, number = 0, journal.writer._number
+        while asyncio.run(append(journal, range(done, done + 1))):
+            taken += len(data(done))
+            done += 1
+        done += 1
+        assert journal.writer.ring is not None
+        assert journal.writer.ring._carry()
+        if journal.writer._number == number:  # else its segment had no room
+            assert WARM_BYTES - 150_000 < taken <= journal.writer.ring.size
+            looked += 1
+    assert looked > 20
+    journal.close()
+    assert numbers(tmp_path) == list(range(done))
+
+
 def test_nobody_is_asked_in_the_middle_of_a_segment_that_there_is_space_for(
     opened: Callable[..., Scribe], tmp_path: Path
 ) -> None:

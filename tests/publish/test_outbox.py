@@ -128,6 +128,21 @@ async def test_a_report_that_is_not_understood_changes_nothing(
     assert_balanced(report.buses[0].account, journalled=50, delivered=50)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody is asked to give way")
+async def test_no_thread_of_the_publisher_takes_a_processor_by_waking_up(
+    publish: Start, file: FileConfig
+) -> None:
+    """The thread that empties the ring did, a thousand times a second, and it was the server's."""
+    outbox = await publish({"file": file})
+    await until(lambda: outbox._snapshot is not None)
+    await write(respond(outbox), lines(50))
+    threads = list(map(int, os.listdir(f"/proc/{outbox.publisher_pid}/task")))  # noqa: PTH208 - no disk
+    assert len(threads) > 2
+    assert {os.sched_getscheduler(each) for each in threads} == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert (await outbox.stop()).pending == 0
+
+
 _DYING_PUBLISHERS = """
 import asyncio, os, threading, uvloop
 from tardis_machine.publish.process import Settings
