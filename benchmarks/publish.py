@@ -540,7 +540,7 @@ def _take_turns(pid: int, port: int, minutes: int) -> _Turns:
         messages, _ = _consume("HTTP", _url(CASES[1], WORKLOADS[0], port, minutes))
         if turn >= 2 * _WARM_TURNS:
             found[turn % 2].append((_cpu_s(pid) - before) / messages * 1e6)
-        # As long before either kind: what rested has less of its memory in the caches.
+        # A rest before either kind: what rested has less of its memory in the caches.
         if turn % 2:
             _wait_until_quiet(port)
         else:
