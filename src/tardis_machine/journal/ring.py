@@ -383,12 +383,20 @@ class Mover:
         self._log = log
         self._fsync = fsync
         self._waits = waits
+        self._memory: mmap.mmap | None = None
         self._trouble = Throttle()
 
     def start(self) -> threading.Thread:
         thread = threading.Thread(target=self._run, name="ring", daemon=True)
         thread.start()
         return thread
+
+    def written(self) -> int:
+        """How many bytes its server has ever appended, what was passed over included."""
+        if self._memory is None:
+            return 0
+        (head,) = _COUNT.unpack_from(self._memory, _HEAD)
+        return int(head)
 
     def _run(self) -> None:
         module = kernel().module
@@ -400,7 +408,7 @@ class Mover:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # perhaps the server is just at it
-            memory = mmap.mmap(fd, 0)
+            memory = self._memory = mmap.mmap(fd, 0)
             shared: Appending = module.Ring(memory, None)
             syncer = None if self._fsync is None else Syncer(self._log, self._fsync)
             files = _Files(self._log, syncer)

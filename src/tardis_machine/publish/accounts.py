@@ -124,6 +124,7 @@ class Snapshot(msgspec.Struct):
     buses: dict[str, BusSnapshot]
     at: float
     aside_bytes: int = 0
+    gave_way_s: float = 0.0
     final: bool = False
     standby: bool = False
 

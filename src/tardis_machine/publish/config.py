@@ -152,6 +152,13 @@ class PublishConfig(Section, title="Publishing", help_topic="publishing"):
     send_timeout_s: float = setting(
         30.0, help="how long a batch may go unacknowledged", minimum=0.1, maximum=_A_YEAR_S
     )
+    give_way_s: float = setting(
+        2.0,
+        help="how long delivery waits at most for a response that is sent at full speed, which it "
+        "would slow down where processors are few; 0 for not at all",
+        minimum=0,
+        maximum=3600,
+    )
     held_back_max_records: int = setting(
         100_000,
         help="records in memory for destinations that fail; with more the others of their bus wait",

@@ -57,10 +57,12 @@ class Delivery:
         dead_letters: DeadLetters,
         passed: Callable[[Log], None],
         statistics: Statistics | None = None,
+        gives_way: Callable[[], bool] = lambda: False,
     ) -> None:
         """`passed` is called when the bus has moved on to a later segment of a log.
 
-        `statistics` are those of a delivery that has failed, to be gone on with.
+        `statistics` are those of a delivery that has failed, to be gone on with. While `gives_way`
+        says so, nothing is begun.
         """
         self.name = bus.name
         self.statistics = statistics or Statistics()
@@ -70,6 +72,7 @@ class Delivery:
         self._encoding = encoding
         self._dead_letters = dead_letters
         self._passed = passed
+        self._gives_way = gives_way
         self._router = bus.router()
         self._lanes = Lanes(bus.name, config, self.statistics)
         # With nothing to part it from, a destination's trouble is the bus's.
@@ -232,6 +235,8 @@ class Delivery:
         for turn in range(_ENTRIES_PER_TURN):
             if self._stopping or not self._has_room():
                 return True
+            if self._holds_back():
+                return turn > 0
             finished = not track.reader.ready and track.log.finished()
             if not finished and track.reader.at_rest():
                 return turn > 0
@@ -292,6 +297,10 @@ class Delivery:
             while not self._stopping and (not self._has_room() or self._is_supplied()):
                 self._changed.wait(_WAKE_S)
             return not self._stopping
+
+    def _holds_back(self) -> bool:
+        """Tell whether somebody else goes first: nobody does when time is short."""
+        return not self._draining and self._gives_way()
 
     def _is_supplied(self) -> bool:
         """Tell whether the sender has a batch to go on with, and feeds itself meanwhile."""
@@ -370,6 +379,9 @@ class Delivery:
         lanes = self._lanes
         with self._changed:
             while not self._stopping:
+                if self._holds_back():
+                    self._changed.wait(_LONGEST_IDLE_S)
+                    continue
                 now = time.monotonic()
                 wait_s = lanes.main.due - now
                 if wait_s <= 0:

@@ -85,6 +85,11 @@ class PublishingCollector(Collector):
                 "Bytes of the journal that cannot be read and are kept.",
                 state.snapshot.aside_bytes,
             )
+            yield CounterMetricFamily(
+                _PREFIX + "gave_way_seconds",
+                "How long delivery waited for responses at full speed.",
+                value=state.snapshot.gave_way_s,
+            )
             yield from _of_buses(state.snapshot, state.stalled)
 
 

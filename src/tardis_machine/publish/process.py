@@ -81,7 +81,7 @@ class _Input:
 class Process:
     """One life of the publisher."""
 
-    def __init__(self, settings: Settings, reports: int) -> None:
+    def __init__(self, settings: Settings, reports: int, mover: Mover | None = None) -> None:
         self._directory = Directory(Path(settings.journal))
         self._own_log = self._directory.path / settings.log
         self._reports = reports
@@ -98,7 +98,8 @@ class Process:
         }
         self._buses = tuple(buses)
         self._config = from_dict(PublishConfig, settings.publish)
-        self._publisher = Publisher(buses, self._directory, self._config, self._tell)
+        written = (lambda: 0) if mover is None else mover.written
+        self._publisher = Publisher(buses, self._directory, self._config, self._tell, written)
 
     def run(self) -> int:
         """Publish until drained, told to stop, or not needed any more."""
@@ -257,11 +258,13 @@ def main() -> None:
     tune()
     _give_way()
     # Before: who empties the ring must not be slower than the server that fills it.
+    mover = None
     if (ring := int(sys.argv[2]) if len(sys.argv) > 2 else -1) >= 0:
-        Mover(Path(settings.journal) / settings.log, ring, settings.fsync_s).start()
+        mover = Mover(Path(settings.journal) / settings.log, ring, settings.fsync_s)
+        mover.start()
     os.nice(_NICENESS)
     try:
-        code = Process(settings, int(sys.argv[1])).run()
+        code = Process(settings, int(sys.argv[1]), mover).run()
     except Exception:  # noqa: BLE001 - whatever it was, threads must not keep the process
         _log.exception("publisher failed")
         code = 2

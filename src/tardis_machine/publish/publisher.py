@@ -18,6 +18,7 @@ from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.courtesy import Courtesy
 from tardis_machine.publish.dead_letters import DeadLetters
 from tardis_machine.publish.delivery import Delivery
 from tardis_machine.publish.encoding import Encoding
@@ -40,8 +41,12 @@ class Publisher:
         directory: Directory,
         config: PublishConfig,
         before_removal: Callable[[], None] = lambda: None,
+        written: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`before_removal` is called when the books hold a log that is about to be deleted."""
+        """`before_removal` is called when the books hold a log that is about to be deleted.
+
+        `written` gives how many bytes a server has written that this process gives way to.
+        """
         self.directory = directory
         self._buses = dict(buses)
         self._destinations = destinations(buses)
@@ -53,6 +58,7 @@ class Publisher:
         self._said: set[tuple[str, str]] = set()
         self._encoding = Encoding([settings.routing().include for settings in buses.values()])
         self._draining = False
+        self._courtesy = Courtesy(written, config.give_way_s)
         self._letters = {
             name: DeadLetters(
                 config.dead_letters(directory.path), name, config.dead_letter_max_bytes
@@ -143,7 +149,13 @@ class Publisher:
                 size,
                 0 if letters is None else letters.size(),
             )
-        return Snapshot(buses, time.monotonic(), self.directory.aside_bytes(), final=final)
+        return Snapshot(
+            buses,
+            time.monotonic(),
+            self.directory.aside_bytes(),
+            self._courtesy.total_s,
+            final=final,
+        )
 
     def _deliver(self, name: str, statistics: Statistics | None = None) -> Delivery:
         return Delivery(
@@ -153,6 +165,7 @@ class Publisher:
             self._letters[name],
             self._collect,
             statistics,
+            self._courtesy.gives_way,
         )
 
     def _revive(self, name: str) -> None:
