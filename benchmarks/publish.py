@@ -1,28 +1,27 @@
 """Publishing: what it costs the server, how fast the buses are filled, and how soon.
 
-    python -m benchmarks.publish [--minutes 30] [--messages 500000] [--seconds 20] [--only cost]
-        [--bus kafka]
+    python -m benchmarks.publish [--only cost] [--bus kafka] [--servers 6] [--turns 100]
+        [--minutes 30] [--messages 500000] [--seconds 20]
 
 `cost`: the server's CPU time per million messages of responses that are published, beside that of
 others of the same server: two servers differ by more than what is looked for, by where their memory
-lies. Every second response is left out of publishing, and each is asked for when all of the last is
-delivered, or, with a bus that is not there, journalled. Each that is published is compared with
-those before and after it, so that it matters little when the machine is slow; the median of that
-counts, over servers that are started anew a few times. The publisher is a process of its own and
-not counted.
-`rate`: events per second from the journal to
-the acknowledgement, beside the bus's own client sending as many records, envelopes that are ready
-made, with constant headers and in batches of the same count. They take turns, each turn has a
-destination of its own, and medians are compared; the first turn, in which a broker warms up,
-counts for neither. `latency`: 1,000 messages a second, from the journal to the acknowledgement.
-Brokers run on the same machine; those of Kinesis and SQS are ministack, in Python, and set the
-pace themselves.
+lies, and the machine by ten times as much from one minute to the next. So the responses are short,
+every second one is left out of publishing, and hundreds follow quickly on each other, either kind
+when all of the last is delivered, or, with a bus that is not there, journalled, and after as long a
+rest. Each that is published is compared with those before and after it. What counts is the mean of
+servers that are started anew a few times, with its standard error; within a server ratios far from
+their median are left out. The publisher is a process of its own and not counted.
+`rate`: events per second from the journal to the acknowledgement, beside the bus's own client
+sending as many records, envelopes that are ready made, with constant headers and in batches of the
+same count. They take turns, each turn has a destination of its own, and medians are compared; the
+first turn, in which a broker warms up, counts for neither. `latency`: 1,000 messages a second, from
+the journal to the acknowledgement. Brokers run on the same machine; those of Kinesis and SQS are
+ministack, in Python, and set the pace themselves.
 """
 
 import argparse
 import asyncio
 import base64
-import json
 import os
 import platform
 import shutil
@@ -49,7 +48,7 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
-from benchmarks.replay import CASES, PER_MINUTE, _consume, _cpu_s, _free_ports, _url
+from benchmarks.replay import CASES, PER_MINUTE, _cpu_s, _free_ports, _url, consume_http
 from tardis_machine.history import History
 from tardis_machine.journal import Directory, Entry, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
@@ -75,10 +74,11 @@ from tests.servers.redis import RedisServer
 
 _COST_GOAL: Final = 1.05
 _RATE_GOAL: Final = 0.5
-_GENERATIONS: Final = 6
-_WARM_TURNS: Final = 2
-_COST_TURNS: Final = 12
-_REST_S: Final = 1.0
+_COST_MINUTES: Final = 3
+_REST_S: Final = 0.06
+_WARM_TURNS: Final = 10
+_FAR: Final = 0.25
+"""A ratio so far from its server's median tells of the machine, not of publishing."""
 _TURNS: Final = 3
 _SAMPLE: Final = 100_000
 """How many envelopes a bus's client sends, again and again."""
@@ -490,31 +490,29 @@ def server(
         log.close()
 
 
-def costs(cache_dir: Path, minutes: int, folder: Path) -> None:
+def costs(cache_dir: Path, servers: int, turns: int, folder: Path) -> None:
     print(
         "\n| bus | server CPU s per million messages, not published | published "
-        "| × those before and after, median | by server | least × least | goal |"
+        "| × those before and after | by server | ratios left out | goal |"
         "\n|---|---|---|---|---|---|---|"
     )
     for bus in ("idle", "dead"):
         found: list[_Turns] = []
-        for number in range(_GENERATIONS):
+        for number in range(servers):
             with ExitStack() as started:
                 flags = _flags(bus, folder / f"{bus}-{number}", started)
                 pid, port = started.enter_context(server(cache_dir, flags, _EVERY_SECOND))
-                found.append(_take_turns(pid, port, minutes))
-        published = [each for turns in found for each in turns.published]
-        others = [each for turns in found for each in turns.others]
-        lower, middle, upper = statistics.quantiles(
-            [ratio for turns in found for ratio in turns.ratios]
-        )
-        # As far as the distribution is a normal one.
-        error = 1.25 * (upper - lower) / 1.35 / len(published) ** 0.5
-        servers = ", ".join(f"{statistics.median(turns.ratios):.3f}" for turns in found)
+                found.append(_take_turns(pid, port, turns, bus))
+        means = [statistics.mean(each.ratios) for each in found]
+        mean, error = statistics.mean(means), statistics.stdev(means) / len(means) ** 0.5
+        published = [each for server_turns in found for each in server_turns.published]
+        others = [each for server_turns in found for each in server_turns.others]
+        left_out = len(published) - sum(len(each.ratios) for each in found)
         print(
             f"| {bus} | {statistics.median(others):.2f} | {statistics.median(published):.2f} "
-            f"| {middle:.3f} ± {error:.3f} | {servers} | {min(published) / min(others):.3f} "
-            f"| ≤ {_COST_GOAL} {'✓' if middle <= _COST_GOAL else '✗'} |",
+            f"| {mean:.3f} ± {error:.3f} | {', '.join(f'{each:.3f}' for each in means)} "
+            f"| {left_out} of {len(published)} "
+            f"| ≤ {_COST_GOAL} {'✓' if mean <= _COST_GOAL else '✗'} |",
             flush=True,
         )
 
@@ -527,24 +525,29 @@ class _Turns(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """What publishing costs, by the replays before and after."""
+        """What publishing costs, by the replays before and after, without those far away."""
         beside = [(before + after) / 2 for before, after in pairwise(self.others)]
-        return [mine / other for mine, other in zip(self.published, beside, strict=True)]
+        found = [mine / other for mine, other in zip(self.published, beside, strict=True)]
+        middle = statistics.median(found)
+        return [each for each in found if abs(each - middle) < _FAR]
 
 
-def _take_turns(pid: int, port: int, minutes: int) -> _Turns:
+def _take_turns(pid: int, port: int, turns: int, bus: str) -> _Turns:
     """Ask one server again and again."""
     found = _Turns([], [])
-    for turn in range(2 * (_WARM_TURNS + _COST_TURNS) + 1):
+    url = _url(CASES[1], WORKLOADS[0], port, _COST_MINUTES)
+    published, rest_s = 0, _REST_S
+    for turn in range(2 * (_WARM_TURNS + turns) + 1):
         before = _cpu_s(pid)
-        messages, _ = _consume("HTTP", _url(CASES[1], WORKLOADS[0], port, minutes))
+        messages, _ = consume_http(url)
+        taken = _cpu_s(pid) - before
         if turn >= 2 * _WARM_TURNS:
-            found[turn % 2].append((_cpu_s(pid) - before) / messages * 1e6)
-        # A rest before either kind: what rested has less of its memory in the caches.
+            found[turn % 2].append(taken / messages * 1e6)
         if turn % 2:
-            _wait_until_quiet(port)
+            published += messages
+            rest_s = _wait_until_quiet(port, bus, published)
         else:
-            time.sleep(_REST_S)
+            time.sleep(rest_s)  # what rested has less of its memory in the caches
     return found
 
 
@@ -560,29 +563,41 @@ def _flags(bus: str, folder: Path, started: ExitStack) -> tuple[str, ...]:
     return ("--nats-subject", "bench", "--nats-servers", url, *created, *journal)
 
 
-def _wait_until_quiet(port: int) -> None:
-    """Wait for a publisher: it would run beside what is measured next."""
-    before = -1
+def _wait_until_quiet(port: int, bus: str, published: int) -> float:
+    """Wait for a publisher, which would run beside what is measured next; give the seconds."""
+    began = time.perf_counter()
+    time.sleep(_REST_S)
     while True:
-        time.sleep(_REST_S)  # it tells how far it is, and syncs, from time to time
-        with urlopen(f"http://127.0.0.1:{port}/health-check") as answer:
-            buses = json.load(answer)["publishing"]["buses"]
-        pending = sum(bus.get("pending", -1) for bus in buses.values())
-        if pending in (0, before):  # delivered, or nothing is
-            return
-        before = pending
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            metrics = answer.read().decode()
+        if bus == "idle":
+            is_quiet = _metric(metrics, 'publish_delivered_total{bus="nats"}') >= published
+        else:
+            is_quiet = _metric(metrics, "publish_ring_used_bytes") == 0
+        if is_quiet:
+            time.sleep(_REST_S)
+            return time.perf_counter() - began
+        time.sleep(_REST_S)
+
+
+def _metric(text: str, name: str) -> float:
+    """The value of a metric; -1 before there is one."""
+    _, found, rest = text.partition(f"\ntardis_machine_{name} ")
+    return float(rest.partition("\n")[0]) if found else -1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=int, default=30, help="of data, for `cost`")
+    parser.add_argument("--servers", type=int, default=6, help="for `cost`, two or more")
+    parser.add_argument("--turns", type=int, default=100, help="of each server, for `cost`")
+    parser.add_argument("--minutes", type=int, default=30, help="of data, for `rate`")
     parser.add_argument("--messages", type=int, default=500_000, help="for `rate`")
     parser.add_argument("--seconds", type=float, default=20, help="for `latency`")
     parser.add_argument("--only", choices=("cost", "rate", "latency"))
     parser.add_argument("--bus", choices=_BROKERS, help="only this one")
     parser.add_argument("--directory", type=Path, default=DIRECTORY)
     arguments = parser.parse_args()
-    minutes = arguments.minutes
+    minutes = max(arguments.minutes, _COST_MINUTES)
     buses = tuple(_BROKERS) if arguments.bus is None else (arguments.bus,)
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, kernel: {kernel()}")
     tune()  # this process publishes, as the publisher's own would
@@ -593,7 +608,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         folder = Path(name)
         if arguments.only in {None, "cost"}:
-            costs(cache_dir, minutes, folder / "cost")
+            costs(cache_dir, arguments.servers, arguments.turns, folder / "cost")
         if arguments.only in {None, "rate"}:
             rates(cache_dir, minutes, arguments.messages, folder / "rate", buses)
         if arguments.only in {None, "latency"}:
