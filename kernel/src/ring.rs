@@ -29,6 +29,7 @@ const HEAD: usize = 64;
 const TAIL: usize = 128;
 const DOZES: usize = 192;
 const STATE: usize = 196;
+const WRITTEN: usize = 256;
 const ABANDONED: u8 = 2;
 const ROOM: usize = 4096;
 /// Length, segment, and offset there of what follows.
@@ -304,6 +305,9 @@ impl Ring {
             self.copy(place.at + RECORD + ENTRY + entry.provenance.len(), &[entry.data]);
         }
         self.borrower = None;
+        // Nobody else adds to it.
+        let written = self.number(WRITTEN).load(Ordering::Relaxed) + entry.size() as u64;
+        self.number(WRITTEN).store(written, Ordering::Relaxed);
         self.number(HEAD).store(place.after, Ordering::Release);
         self.wake();
         true

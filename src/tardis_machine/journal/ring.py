@@ -7,12 +7,13 @@ killed, and all of them at once: whoever finds the log of a dead server writes t
 nobody empties the ring, its server does it.
 
 Layout: what it is, of which boot of the machine, how many bytes were ever appended (head) and are
-written (tail), whether the reader waits to be woken, whether the ring is in use; then the room for
-records: length, segment, offset, and the entry without its checksum. Records are not cut where the
-room ends, and begin anew at its front long before that while they are written at once: a small
-part of the room stays in the processors' caches. To write one again does no harm: it is the same
-at the same place. Behind the head the kernel makes the text of entries to come
-(`kernel/src/loan.rs`), which nobody reads before the head has passed it.
+written (tail), whether the reader waits to be woken, whether the ring is in use, how many bytes of
+entries there were, for who wants to know how fast they come; then the room for records: length,
+segment, offset, and the entry without its checksum. Records are not cut where the room ends, and
+begin anew at its front long before that while they are written at once: a small part of the room
+stays in the processors' caches. To write one again does no harm: it is the same at the same place.
+Behind the head the kernel makes the text of entries to come (`kernel/src/loan.rs`), which nobody
+reads before the head has passed it.
 """
 
 import contextlib
@@ -43,6 +44,7 @@ _BOOT: Final = slice(8, 44)
 _HEAD: Final = 64
 _TAIL: Final = 128
 _STATE: Final = 196
+_WRITTEN: Final = 256
 _ROOM: Final = 4096
 _OPEN, _ENDED, _ABANDONED = 0, 1, 2
 
@@ -392,11 +394,11 @@ class Mover:
         return thread
 
     def written(self) -> int:
-        """How many bytes its server has ever appended, what was passed over included."""
+        """How many bytes of entries its server has ever appended."""
         if self._memory is None:
             return 0
-        (head,) = _COUNT.unpack_from(self._memory, _HEAD)
-        return int(head)
+        (written,) = _COUNT.unpack_from(self._memory, _WRITTEN)
+        return int(written)
 
     def _run(self) -> None:
         module = kernel().module

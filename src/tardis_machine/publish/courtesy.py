@@ -16,9 +16,8 @@ from typing import Final
 _LOOK_S: Final = 0.002
 _QUIET_S: Final = 0.015
 """How long nothing is to come: a response may stop for a moment, as when its client does."""
-_FULL_SPEED: Final = 100e6
-"""Bytes a second of the ring, by its own count: a replay that nobody holds has several times that,
-and a live stream hardly ever a tenth."""
+_FULL_SPEED: Final = 25e6
+"""Bytes a second: a replay that nobody holds has ten times that, a live stream hardly a tenth."""
 
 
 class Courtesy:
