@@ -1,6 +1,7 @@
 """Delivery waits for responses at full speed, and for how long."""
 
 import asyncio
+import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -156,21 +157,30 @@ def test_what_is_encoded_already_is_not_sent_meanwhile(
     until(lambda: len(bus.taken) == 5)
 
 
-def test_a_mover_knows_how_much_its_server_has_written(tmp_path: Path) -> None:
+def test_a_mover_knows_how_much_its_server_has_written_and_lets_go_of_the_ring(
+    tmp_path: Path,
+) -> None:
     writer = Writer(tmp_path, "p", ["scripted"], max_bytes=1 << 30, ring_bytes=1 << 20)
-    if writer.ring is None:
+    ring = writer.ring
+    if ring is None:
         pytest.skip("no ring here: without the compiled kernel, or on this file system")
-    mover = Mover(writer.path, writer.ring.waits, None)
+    mover = Mover(writer.path, ring.waits, None)
     assert mover.written() == 0
     thread = mover.start()
     for position in range(0, 20_000, 1_000):  # several times what there is room for
         append(writer, position, 1_000)
-    until(lambda: mover.written() > 0)
-    writer.close()
-    thread.join(10)
-    assert not thread.is_alive()
+    until(lambda: mover.written() > 0 and ring.is_empty)
     [log] = Directory(tmp_path).logs()
-    assert mover.written() == log.sizes()[0] - HEADER_BYTES
+    with ring.path.open("rb") as same:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert mover.written() == writer._size - HEADER_BYTES
+        writer.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert log.end().messages == 20_000
+        fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert mover.written() == 0
 
 
 async def test_a_publisher_gives_way_to_its_server_and_delivers_all(

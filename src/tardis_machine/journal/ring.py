@@ -394,10 +394,11 @@ class Mover:
         return thread
 
     def written(self) -> int:
-        """How many bytes of entries its server has ever appended."""
-        if self._memory is None:
+        """How many bytes of entries its server has ever appended; 0 when that is over."""
+        memory = self._memory
+        if memory is None:
             return 0
-        (written,) = _COUNT.unpack_from(self._memory, _WRITTEN)
+        (written,) = _COUNT.unpack_from(memory, _WRITTEN)
         return int(written)
 
     def _run(self) -> None:
@@ -424,6 +425,7 @@ class Mover:
         except Exception:  # noqa: BLE001 - the server does without
             _log.exception("ring is left to the server")
         finally:
+            self._memory = None  # it has the file open too, and with it the lock
             os.close(fd)
 
     def _carry(self, shared: Appending, files: _Files) -> None:
