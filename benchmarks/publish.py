@@ -8,9 +8,10 @@ others of the same server: two servers differ by more than what is looked for, b
 lies, and the machine by ten times as much from one minute to the next. So the responses are short,
 every second one is left out of publishing, and hundreds follow quickly on each other, either kind
 when all of the last is delivered, or, with a bus that is not there, journalled, and after as long a
-rest. Each that is published is compared with those before and after it. What counts is the mean of
-servers that are started anew a few times, with its standard error; within a server ratios far from
-their median are left out. The publisher is a process of its own and not counted.
+rest. Each that is published is compared with those before and after it. What counts is the
+geometric mean of servers that are started anew a few times, with its standard error; within a
+server ratios far from their median are left out. The publisher is a process of its own and not
+counted.
 `rate`: events per second from the journal to the acknowledgement, beside the bus's own client
 sending as many records, envelopes that are ready made, with constant headers and in batches of the
 same count. They take turns, each turn has a destination of its own, and medians are compared; the
@@ -37,6 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice, pairwise
+from math import sqrt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.request import urlopen
@@ -77,8 +79,8 @@ _RATE_GOAL: Final = 0.5
 _COST_MINUTES: Final = 3
 _REST_S: Final = 0.06
 _WARM_TURNS: Final = 10
-_FAR: Final = 0.25
-"""A ratio so far from its server's median tells of the machine, not of publishing."""
+_FAR: Final = 1.3
+"""A ratio so many times its server's median tells of the machine, not of publishing."""
 _TURNS: Final = 3
 _SAMPLE: Final = 100_000
 """How many envelopes a bus's client sends, again and again."""
@@ -503,8 +505,8 @@ def costs(cache_dir: Path, servers: int, turns: int, folder: Path) -> None:
                 flags = _flags(bus, folder / f"{bus}-{number}", started)
                 pid, port = started.enter_context(server(cache_dir, flags, _EVERY_SECOND))
                 found.append(_take_turns(pid, port, turns, bus))
-        means = [statistics.mean(each.ratios) for each in found]
-        mean, error = statistics.mean(means), statistics.stdev(means) / len(means) ** 0.5
+        means = [statistics.geometric_mean(each.ratios) for each in found]
+        mean, error = statistics.geometric_mean(means), statistics.stdev(means) / len(means) ** 0.5
         published = [each for server_turns in found for each in server_turns.published]
         others = [each for server_turns in found for each in server_turns.others]
         left_out = len(published) - sum(len(each.ratios) for each in found)
@@ -525,11 +527,14 @@ class _Turns(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """What publishing costs, by the replays before and after, without those far away."""
-        beside = [(before + after) / 2 for before, after in pairwise(self.others)]
+        """What publishing costs, by the replays before and after, without those far away.
+
+        The mean of ratios is too large by as much as they spread; their geometric mean is not.
+        """
+        beside = [sqrt(before * after) for before, after in pairwise(self.others)]
         found = [mine / other for mine, other in zip(self.published, beside, strict=True)]
         middle = statistics.median(found)
-        return [each for each in found if abs(each - middle) < _FAR]
+        return [each for each in found if middle / _FAR < each < middle * _FAR]
 
 
 def _take_turns(pid: int, port: int, turns: int, bus: str) -> _Turns:
@@ -567,7 +572,7 @@ def _rest(port: int, bus: str, published: int, least_s: float) -> float:
     """Wait for a publisher, which would run beside what is measured next; give the seconds.
 
     Before a response of either kind as long is waited, and as often asked: what rested, or worked,
-    has other things in the caches.
+    has other things in the caches. Nothing is asked in the last moment before it.
     """
     began = time.perf_counter()
     while True:
@@ -580,6 +585,7 @@ def _rest(port: int, bus: str, published: int, least_s: float) -> float:
             is_quiet = _metric(metrics, "publish_ring_used_bytes") == 0
         rested_s = time.perf_counter() - began
         if is_quiet and rested_s >= least_s:
+            time.sleep(_REST_S)
             return rested_s
 
 
