@@ -158,6 +158,8 @@ pub struct Ring {
     wakes: Option<File>,
     grant: Grant,
     borrower: Option<Borrower>,
+    /// How many messages were ever appended by a grant.
+    appended: u64,
     /// What was left out last at the end of the room, as the head counts: nothing is on its way there.
     skipped: Range<u64>,
 }
@@ -198,6 +200,7 @@ impl Ring {
         }
         self.grant.offset = end;
         self.grant.messages += u64::from(count);
+        self.appended += u64::from(count);
         if end < self.grant.low {
             return Appended::Yes;
         }
@@ -416,7 +419,7 @@ impl Ring {
             // SAFETY: it is not -1. It is only copied, which the system refuses if there is none.
             Some(fd) => Some(File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)),
         };
-        Ok(Self { memory, room, wakes, grant: Grant::default(), borrower: None, skipped: 0..0 })
+        Ok(Self { memory, room, wakes, grant: Grant::default(), borrower: None, appended: 0, skipped: 0..0 })
     }
 
     /// How many bytes were ever appended, records' heads and all.
@@ -429,6 +432,12 @@ impl Ring {
     #[getter]
     fn tail(&self) -> u64 {
         self.number(TAIL).load(Ordering::Acquire)
+    }
+
+    /// How many messages this side has ever appended by a grant.
+    #[getter]
+    fn appended(&self) -> u64 {
+        self.appended
     }
 
     /// How many bytes of records, as this side has appended them, are not where they belong yet.

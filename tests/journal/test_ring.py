@@ -271,8 +271,10 @@ def test_a_mover_that_stands_still_holds_nobody_for_long_and_spoils_nothing_when
         asyncio.run(append(journal, range(100, 400), to))
         assert "publisher stands still" in caplog.text
         assert journal.writer.ring is None
+        assert journal.writer.appended == 400
         os.kill(mover.pid, signal.SIGCONT)
         asyncio.run(append(journal, range(400, 500), to))
+        assert journal.writer.appended == 500
         assert mover.wait(30) == 0
     journal.close()
     assert numbers(tmp_path) == list(range(500))
@@ -558,8 +560,9 @@ def test_it_counts_for_the_bound_and_is_counted_in_messages(
     journal = opened()
     asyncio.run(append(journal, range(400)))
     assert journal.writer.space.measure().bytes >= RING_BYTES
+    assert journal.writer.appended == 400
     journal.close()
-    assert journal.writer.messages == 400
+    assert journal.writer.messages == journal.writer.appended == 400
     [log] = Directory(tmp_path).logs()
     assert log.end().messages == 400
 

@@ -87,6 +87,36 @@ async def test_a_bus_that_cannot_be_reached_degrades_the_health_check(
     assert report.pending == len(body.splitlines())
 
 
+async def test_what_was_just_sent_is_pending_at_once(start: Start, tmp_path: Path) -> None:
+    served = await start(
+        nats={"servers": f"nats://127.0.0.1:{free_ports()}", "subject": "bronze"},
+        journal={"dir": tmp_path / "journal"},
+        publish={"drain_timeout_s": 0},
+    )
+
+    async def pending() -> int | None:
+        async with served.client.get(served.http("/health-check")) as response:
+            [bus] = (await response.json())["publishing"]["buses"].values()
+        async with served.client.get(served.http("/metrics")) as response:
+            text = await response.text()
+        for name in ("journalled_total", "accepted", "pending") if "pending" in bus else ():
+            count = bus["pending"]
+            assert f'tardis_machine_publish_{name}{{bus="nats"}} {float(count)}\n' in text
+        found: int | None = bus.get("pending")
+        return found
+
+    while True:
+        if await pending() is not None:  # the publisher has said something
+            break
+        await asyncio.sleep(0.05)
+    for times in range(1, 6):
+        body = await get(served, OPTIONS)
+        assert await pending() == times * body.count(b"\n")
+    report = await served.machine.stop()
+    assert report is not None
+    assert report.pending == 5 * body.count(b"\n")
+
+
 async def test_without_a_bus_there_is_no_trace_of_publishing(tmp_path: Path) -> None:
     script = f"""
 import asyncio, sys

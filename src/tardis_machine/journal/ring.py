@@ -85,6 +85,11 @@ class Appending(Shared, Protocol):
         """Count the bytes on their way, without what is left out at the end of the room."""
         ...
 
+    @property
+    def appended(self) -> int:
+        """Count the messages that were ever appended by a grant."""
+        ...
+
     def append(self, provenance: bytes, data: object, count: int, position: int, /) -> int:
         """Append an entry by the grant; 0 if it cannot be, `LOW` if it is time to ask for more."""
         ...

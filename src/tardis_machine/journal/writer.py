@@ -86,6 +86,8 @@ class Writer:
             clock=clock,
         )
         self.messages = 0
+        self._written = 0
+        self._passed_by = 0
         self._fsync = fsync
         self._spare = self.path / "spare"
         self._number = -1
@@ -149,8 +151,18 @@ class Writer:
             raise LogGoneError(self.path) from None
         self.find()
         self.messages += count
+        self._written += count
         self._grant()
         return True
+
+    @property
+    def appended(self) -> int:
+        """Count all messages, those too that went through the ring a moment ago.
+
+        May be asked by any thread.
+        """
+        ring = self.ring
+        return self._written + (self._passed_by if ring is None else ring.shared.appended)
 
     def renew(self) -> None:
         """Let the ring have more before it has used up what it has."""
@@ -316,7 +328,7 @@ class Writer:
         """Have all written that is in the ring; False if there is none, or it is of no more use."""
         if self.ring is not None and not self.ring.settle():
             self.ring.end()
-            self.ring = None
+            self._leave(self.ring)
         return self.ring is not None
 
     def _end_ring(self) -> bool:
@@ -330,12 +342,18 @@ class Writer:
         except OSError as error:
             extra = {"log": str(self.path), "error": str(error)}
             _log.error("journal cannot be written, its ring is left as it is", extra=extra)
-            self.ring = None
+            if self.ring is not None:
+                self._leave(self.ring)
             return False
         if self.ring is not None:
             self.ring.end()
-            self.ring = None
+            self._leave(self.ring)
         return True
+
+    def _leave(self, used: ring.Ring) -> None:
+        """Do without the ring, and keep count of what went through it."""
+        self._passed_by = used.shared.appended
+        self.ring = None
 
     def _reserve(self, size: int) -> None:
         """Have room found for all that may be written to this segment without asking."""

@@ -34,17 +34,20 @@ class Account(msgspec.Struct):
     def pending(self) -> int:
         return self.accepted - self.delivered - self.dead_lettered - self.dropped
 
-    def add(self, state: CursorState, journalled: int, skipped: int = 0) -> None:
+    def add(self, state: CursorState, journalled: int, skipped: int = 0) -> int:
         """Add one log: its cursor's counts, its length, and what lies skipped before the cursor.
 
-        A cursor ahead of a log that lost its tail to a power cut says what was journalled.
+        Gives how many messages are taken to be in it: a cursor ahead of a log that lost its tail to
+        a power cut says what was journalled.
         """
-        self.journalled += max(journalled, state.seen)
+        journalled = max(journalled, state.seen)
+        self.journalled += journalled
         self.filtered += state.filtered
         self.delivered += state.delivered
         self.duplicates += state.duplicates
         self.dead_lettered += state.dead_lettered
         self.dropped += state.dropped + skipped
+        return journalled
 
     def merge(self, other: "Account") -> None:
         """Add another account's counts."""
@@ -106,13 +109,17 @@ class Statistics(msgspec.Struct):
 
 
 class BusSnapshot(msgspec.Struct):
-    """One bus at one moment; `ended` are the books of the logs whose writers are gone."""
+    """One bus at one moment; `ended` are the books of the logs whose writers are gone.
+
+    `counted` says of each log how many of its messages are in them.
+    """
 
     account: Account
     ended: Account
     statistics: Statistics
     journal_bytes: int = 0
     dead_letter_bytes: int = 0
+    counted: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Snapshot(msgspec.Struct):
@@ -132,6 +139,14 @@ class Snapshot(msgspec.Struct):
     def left(self) -> int:
         """Count what servers that are gone have left undelivered."""
         return sum(bus.ended.pending for bus in self.buses.values())
+
+    def reach(self, log: str, messages: int) -> None:
+        """Have the books say what a log holds by now: whoever writes to it knows that sooner."""
+        for bus in self.buses.values():
+            counted = bus.counted.get(log, messages)
+            if counted < messages:
+                bus.account.journalled += messages - counted
+                bus.counted[log] = messages
 
     def leave_to_others(self, buses: Iterable[str]) -> None:
         """Take what is left for these out of the books: others deliver and account for it."""

@@ -175,8 +175,9 @@ class Outbox:
         """Tell the state of publishing and of each bus, for the health check."""
         trouble = dict(each.split(": ", 1) for each in self.unhealthy())
         buses: dict[str, dict[str, object]] = {}
+        snapshot = self._books()
         for name in self._buses:
-            bus = None if self._snapshot is None else self._snapshot.buses.get(name)
+            bus = None if snapshot is None else snapshot.buses.get(name)
             if bus is None:
                 buses[name] = {"state": trouble.get(name, "starting")}
                 continue
@@ -239,11 +240,18 @@ class Outbox:
         self._snapshot = snapshot
         self._heard_at = time.monotonic()
 
+    def _books(self) -> Snapshot | None:
+        """Give what the publisher said last, with what was journalled since then as pending."""
+        if self._snapshot is not None and self._scribe is not None and not self.stopped:
+            writer = self._scribe.writer
+            self._snapshot.reach(writer.path.name, writer.appended)
+        return self._snapshot
+
     def _state(self) -> State:
         supervisor, scribe = self._supervisor, self._scribe
         ring = None if scribe is None else scribe.writer.ring
         return State(
-            snapshot=self._snapshot,
+            snapshot=self._books(),
             stalled=frozenset() if scribe is None else scribe.writer.space.stalled,
             buses=tuple(self._buses),
             running=supervisor is not None and supervisor.running,

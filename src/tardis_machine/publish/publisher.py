@@ -131,6 +131,7 @@ class Publisher:
             delivery, letters = self._deliveries.get(name), self._letters.get(name)
             living, ended = Account(), msgspec.structs.replace(self._retired.get(name, Account()))
             size = 0
+            counted = {}
             for log in logs:
                 if name not in log.buses(self._buses) or not self._ours(log, name):
                     continue
@@ -139,7 +140,8 @@ class Publisher:
                 if delivery is not None:
                     reached = delivery.reached(log, reached)
                 account = ended if log.finished() else living
-                account.add(state, log.end().messages, log.skipped(*reached))
+                ends = log.end().messages
+                counted[log.name] = account.add(state, ends, log.skipped(*reached))
                 size += _bytes_behind(log, state.segment, state.offset)
             living.merge(ended)
             buses[name] = BusSnapshot(
@@ -148,6 +150,7 @@ class Publisher:
                 Statistics() if delivery is None else delivery.statistics,
                 size,
                 0 if letters is None else letters.size(),
+                counted,
             )
         return Snapshot(
             buses,
