@@ -27,7 +27,10 @@ from tests.server.conftest import free_ports
 from tests.servers.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 CODE = ("sh", "bash", "python")
 # Blocks that follow each other share a process, not their names: most of their time is imports.
 _EACH = """
