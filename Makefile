@@ -35,7 +35,7 @@ java:
 	@java -version 2>&1 | grep -qE 'version "?(1[7-9]|[2-9][0-9])' || { \
 	  echo "Java 17 or newer is needed on the PATH for Spark and Kafka (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"; exit 1; }
 
-demo: setup java ## replay, event bus and lakehouse on bundled sample data
+demo: setup java ## replay, event bus and lakehouse on bundled, synthetic sample data
 	$(BIN)/python examples/demo.py --output demo-output $(if $(KEEP),--keep)
 
 test: setup java lint types unit vectors ## everything CI checks

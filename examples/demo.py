@@ -1,6 +1,7 @@
 """The whole way of the data on one machine: replay → NATS JetStream → Spark → pictures.
 
-`make demo` runs this on the bundled sample data. Every number it prints is checked against the
+`make demo` runs this on the bundled sample, which is synthetic: generated, no exchange ever sent
+it. Every number it prints is checked against the
 others, and it fails when they disagree.
 """
 
@@ -43,6 +44,7 @@ HTTP = {
 }
 WEBSOCKET = {EXCHANGE: ["trade", "book_change", "quote", "book_snapshot_10_1s", BARS]}
 BOOKS = "book_snapshot_10_1s"
+TITLE = "synthetic sample data"
 CONTROL = ("disconnect", "error")
 PATIENCE_S = 120
 
@@ -69,7 +71,7 @@ def main() -> None:
         flags = ["--nats-servers", f"nats://127.0.0.1:{nats_port}", "--nats-subject", "demo.events"]
         flags += ["--nats-stream", "demo"]
 
-        step("2  The server: sample data, every message also published")
+        step("2  The server: synthetic sample data, every message also published")
         serve = ["tardis-machine", "--sample-data", "--port", port, *flags, "--nats-create"]
         serve += ["--journal-dir", output / "journal"]
         server = running.enter_context(process(serve, output / "server.log"))
@@ -128,15 +130,16 @@ def main() -> None:
 
         step("7  The quality of it all")
         quality = ["tardis-machine", "lake", "quality", "--tables", tables_path]
-        quality += ["--picture", output / "quality.svg"]
+        quality += ["--picture", output / "quality.svg", "--picture-title", TITLE]
         run_lake(quality)
         said("each data type of each exchange; minute by minute in the picture", quality)
 
         step("8  A picture")
         plot = ["tardis-machine", "lake", "plot", "--tables", tables_path, "--exchange", EXCHANGE]
         plot += ["--symbol", SYMBOL, "--bars", BARS, "--picture", output / "session.png"]
+        plot += ["--picture-title", TITLE]
         run_lake(plot)
-        said(f"{SYMBOL} on {EXCHANGE}, from Gold", plot)
+        said(f"{SYMBOL} on {EXCHANGE}, synthetic, from Gold", plot)
 
         print(f"\nAll numbers agree. {time.monotonic() - began:.0f} s in all.")
         if arguments.keep:

@@ -1,6 +1,6 @@
 """Replay over the WebSocket API: one frame is one normalized message.
 
-Start a server first, such as: tardis-machine --sample-data
+Start a server first, such as: tardis-machine --sample-data (which is synthetic, generated data)
 """
 
 import argparse

@@ -13,7 +13,8 @@ from tardis_machine.lake.tables import SILVER, Tables
 spark = session()
 tardis.register(spark)
 
-# %% History as a data frame: the executors replay it themselves, here the bundled sample.
+# %% History as a data frame: the executors replay it themselves, here the bundled sample,
+# which is synthetic.
 trades = (
     spark.read.format("tardis")
     .option("exchange", "bitmex,binance-futures")

@@ -1,6 +1,6 @@
 """A toy strategy on history or live, by one argument: the messages are the same.
 
-    python examples/strategy.py              # the bundled sample of March 1st, 2024
+    python examples/strategy.py              # the bundled sample, which is synthetic
     python examples/strategy.py --speed 10   # the same, as it happened, ten times as fast
     python examples/strategy.py --live       # what bitmex sends now
 

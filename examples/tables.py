@@ -1,9 +1,10 @@
 """What trades paid beside the middle of the book, from two tables that are joined by time.
 
-    python examples/tables.py                       # the bundled sample of March 1st, 2024
+    python examples/tables.py                       # the bundled sample
     python examples/tables.py --parquet trades.parquet   # and keep the trades, batch by batch
 
-For real data leave `sample=True` out and set TM_API_KEY; the first day of every month needs no key.
+The bundled sample is synthetic: generated, no exchange ever sent it. For real data leave
+`sample=True` out and set TM_API_KEY; the first day of every month needs no key.
 """
 
 import argparse

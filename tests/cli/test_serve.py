@@ -61,6 +61,7 @@ def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
     with hangups(signal.SIG_DFL):
         process = launch("--sample-data", "--port", str(port))
     assert f"http=127.0.0.1:{port} ws=127.0.0.1:{port + 1}" in process.wait_for("listening")
+    assert process.wait_for("--sample-data is synthetic")
     lines = replay(port).splitlines()
     assert {json.loads(line)["type"] for line in lines} == {"trade"}
     assert process.stop(number) == 0

@@ -40,6 +40,7 @@ for text in sys.argv[1:]:
     exec(compile(text, "block", "exec"), {"__name__": "__main__"})
 """
 _FENCE = re.compile(r"^```(\S+)[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SAMPLE = re.compile(r"--sample-data|sample=True|sample_data|sampleData|tardis_machine.sample")
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -181,6 +182,19 @@ def flags_of(command: tuple[str, ...], path: str) -> set[str]:
         check=True,
     )
     return set(re.findall(r"--[a-z][a-z0-9-]*", done.stdout)) | {"--version"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in [*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "compose.yaml"]
+        if _SAMPLE.search(page.read_text())
+    ],
+    ids=names,
+)
+def test_page_that_uses_the_sample_calls_it_synthetic(page: Path) -> None:
+    assert "synthetic" in page.read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)

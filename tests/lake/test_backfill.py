@@ -229,7 +229,7 @@ def test_a_failing_day_stops_no_other_and_is_left_to_do(
         report=lambda progress: seen.append(progress.done),
     )
     [failed] = report.failed
-    assert (failed.unit.day_text, "sample data has" in failed.error) == ("2024-03-02", True)
+    assert (failed.unit.day_text, "synthetic sample data" in failed.error) == ("2024-03-02", True)
     assert seen == [1, 2]
     assert report.events == tables.read(SILVER["trade"]).count() > 0
     left = plan(wanted, manifest.finished(tables))
@@ -310,7 +310,7 @@ def test_force_mends_a_day_whose_files_are_gone_and_verify_names_them(
     assert isinstance(lost.held, str)
     assert "does not exist" in lost.held
     assert isinstance(other.expected, str)
-    assert "sample data has" in other.expected
+    assert "synthetic sample data" in other.expected
     # Any part of that day finds it in its way.
     for each in reversed(parts):
         run(tables, each, force=True)

@@ -135,7 +135,10 @@ def test_a_day_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 1
-    assert "failed: bitmex 2024-03-05: HistoryError: the sample data has" in done.stderr
+    assert (
+        "failed: bitmex 2024-03-05: HistoryError: there is only synthetic sample data of"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert " ERROR " not in done.stderr
 

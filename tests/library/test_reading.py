@@ -133,7 +133,7 @@ async def test_context_managers_close_it(asked: Asked) -> None:
 
 @each_kind
 def test_what_is_missing_is_an_error_for_each(asked: Asked) -> None:
-    with pytest.raises(HistoryError, match="the sample data has"):
+    with pytest.raises(HistoryError, match="there is only synthetic sample data"):
         list(asked(from_="2023-01-01", to="2023-01-02"))
 
 

@@ -113,7 +113,7 @@ async def test_what_the_sample_does_not_have_is_404(served: Served) -> None:
     for path, asked in (("/replay-normalized", OPTIONS | other), ("/replay", RAW | other)):
         async with served.client.get(served.http(path, asked)) as response:
             assert response.status == 404
-            assert "sample data" in (await response.json())["message"]
+            assert "synthetic sample data" in (await response.json())["message"]
 
 
 async def test_a_whole_day_of_the_sample_is_what_there_is_of_it(
@@ -125,7 +125,9 @@ async def test_a_whole_day_of_the_sample_is_what_there_is_of_it(
         found = []
         for span in ({"to": "2024-03-01T00:05"}, day):
             async with served.client.get(served.http(path, asked | span)) as response:
-                assert "00:00Z to 00:05Z" in response.headers["X-Sample-Data"]
+                described = response.headers["X-Sample-Data"]
+                assert described.startswith("synthetic sample data of bitmex")
+                assert described.endswith("00:00Z to 00:05Z")
                 found.append(await response.read())
         assert found[0] == found[1] != b""
     told = [each for each in caplog.records if each.message == "more is asked for than there is"]

@@ -51,6 +51,17 @@ async def test_the_page_is_whole_and_asks_nothing_of_other_hosts(served: Served)
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)[^\s\"'`$]+", text)
 
 
+async def test_page_of_a_server_with_sample_data_calls_it_synthetic(served: Served) -> None:
+    async with served.client.get(served.http("/")) as response:
+        assert '"sample": "synthetic sample data of bitmex' in await response.text()
+
+
+async def test_page_of_a_server_with_history_names_no_sample(start: Start) -> None:
+    served = await start(sample_data=False)
+    async with served.client.get(served.http("/")) as response:
+        assert '"sample": null' in await response.text()
+
+
 async def test_the_page_is_there_without_the_token_it_asks_for(start: Start) -> None:
     served = await start(auth_token="secret")
     async with served.client.get(served.http("/")) as response:
@@ -111,6 +122,8 @@ async def test_a_person_fills_the_form_and_sees_rows_and_a_picture(
     drawn = await page.locator("#chart path.price").get_attribute("d")
     assert drawn is not None
     assert drawn.count("L") > 100
+    await expect(page.locator("#sample")).to_contain_text("synthetic sample data of bitmex")
+    await expect(page.locator("#chart .synthetic")).to_have_text("synthetic sample data")
     await expect(page.locator("#state")).to_contain_text("messages sent")
 
 

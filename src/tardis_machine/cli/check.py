@@ -67,7 +67,7 @@ class _ApiError(TardisMachineError):
 def _reach_api(config: HistoryConfig) -> str:
     """Ask for a minute that is free for everybody, and hang up when the answer begins."""
     if config.sample_data:
-        return "not needed, the sample data is served"
+        return "not needed, the synthetic sample data is served"
     shown = without_password(config.endpoint)
     headers = {"Accept-Encoding": "gzip"}
     if config.api_key:

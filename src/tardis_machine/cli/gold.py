@@ -91,7 +91,7 @@ def _quality(loaded: Loaded, _: Sequence[str]) -> int:
     if len(missing) > config.limit:
         print(f"and {len(missing) - config.limit} more: --limit")
     if config.picture:
-        plot.quality(tables, span, picture=config.picture)
+        plot.quality(tables, span, picture=config.picture, title=config.picture_title)
         print(f"drawn: {config.picture}")
     return 0
 
@@ -109,6 +109,7 @@ def _plot(loaded: Loaded, _: Sequence[str]) -> int:
         span,
         bars=config.bars,
         picture=config.picture,
+        title=config.picture_title,
         limit=config.limit,
     )
     print(f"{config.picture}: {', '.join(drawn)}")

@@ -38,7 +38,7 @@ it serves to event buses. Other commands, each with --help: bronze, publish, lak
 exchanges, config, check."""
 _EPILOG: Final = """\
 Examples:
-  tardis-machine --sample-data                 the bundled sample, offline, on port 8000
+  tardis-machine --sample-data                 the bundled synthetic sample, offline
   tardis-machine --api-key KEY --cache-dir /data/tardis
   tardis-machine --kafka-brokers localhost:9092 --kafka-topic bronze
   curl -G localhost:8000/replay-normalized --data-urlencode 'options={"exchange":"bitmex",

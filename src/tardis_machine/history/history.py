@@ -38,7 +38,7 @@ class Source(Protocol):
         """Tell what it has between two times (in microseconds) of this exchange."""
 
     def description(self) -> str:
-        """Say what it has, for someone who asked for something else."""
+        """Name the exchanges and times in it, for headers, errors and logs."""
 
     def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
         """Keep the lines of a piece that filters ask for; None if they ask for all."""
@@ -115,7 +115,7 @@ class History:
             part = source.part(exchange, first * MINUTE, last * MINUTE)
             if part is None:
                 raise HistoryError(
-                    f"{source.description()}, nothing else", status=404, exchange=exchange
+                    f"there is only {source.description()}", status=404, exchange=exchange
                 )
             if part != (first * MINUTE, last * MINUTE):
                 self._tell(source)

@@ -48,7 +48,9 @@ class HistoryConfig(Section, title="History"):
         minimum=1,
     )
     clear_cache: bool = setting(False, help="empty the cache at start")
-    sample_data: bool = setting(False, help="serve the bundled sample data, offline")
+    sample_data: bool = setting(
+        False, help="serve the bundled sample, offline: synthetic data, generated"
+    )
 
     def validate(self) -> None:
         """Refuse an endpoint that is no URL, and a key that no header can carry.
@@ -63,6 +65,12 @@ class HistoryConfig(Section, title="History"):
             )
         if not is_key(self.api_key or ""):
             raise ConfigError(self.flag("api_key"), None, KEY_EXPECTED)
+
+    def warnings(self) -> list[str]:
+        """Warn that the sample is no record of a market."""
+        if not self.sample_data:
+            return []
+        return [f"{self.flag('sample_data')} is synthetic: generated, no exchange ever sent it"]
 
 
 def is_key(text: str) -> bool:

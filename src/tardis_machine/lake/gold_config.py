@@ -74,6 +74,9 @@ class QualityConfig(DaysConfig, title="Quality"):
     picture: str | None = setting(
         None, help="file to draw it into, such as quality.svg or .png", metavar="PATH"
     )
+    picture_title: str = setting(
+        "", help="text that the picture's title begins with", metavar="TEXT"
+    )
     limit: int = setting(100, help="lines of each part of the report", minimum=1, maximum=MOST_ROWS)
 
 
@@ -84,6 +87,9 @@ class PlotConfig(DaysConfig, title="Plot"):
     symbol: str = setting("", help="the symbol", metavar="SYMBOL")
     bars: str = setting("trade_bar_1m", help="which bars of Gold", metavar="TYPE")
     picture: str = setting("plot.png", help="file to draw into: .png, .svg, .pdf", metavar="PATH")
+    picture_title: str = setting(
+        "", help="text that the picture's title begins with", metavar="TEXT"
+    )
     limit: int = setting(
         20_000, help="most rows of a table that are drawn", minimum=1, maximum=MOST_ROWS
     )

@@ -36,7 +36,7 @@ class _Panel(NamedTuple):
 
 
 def market(
-    tables: Tables, symbol: str, span: Span, *, bars: str, picture: str, limit: int
+    tables: Tables, symbol: str, span: Span, *, bars: str, picture: str, title: str, limit: int
 ) -> list[str]:
     """Draw a symbol: its bars, and spread, basis and liquidations where Gold has them.
 
@@ -61,12 +61,16 @@ def market(
             f"Gold has no {bars} of {symbol} on {', '.join(span.exchanges)} in that time: "
             f"`lake gold --bars {bars}` makes them from Silver's trades"
         )
-    title = f"{symbol}, {', '.join(span.exchanges)}: {bars}"
-    _draw([panel for panels in drawn.values() for panel in panels], title, picture)
+    shown = f"{symbol}, {', '.join(span.exchanges)}: {bars}"
+    _draw(
+        [panel for its_panels in drawn.values() for panel in its_panels],
+        _titled(title, shown),
+        picture,
+    )
     return list(drawn)
 
 
-def quality(tables: Tables, span: Span, *, picture: str) -> None:
+def quality(tables: Tables, span: Span, *, picture: str, title: str) -> None:
     """Draw rows, latency and silences of the busiest streams over time."""
     matplotlib()
     from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
@@ -96,7 +100,12 @@ def quality(tables: Tables, span: Span, *, picture: str) -> None:
         _Panel(1.5, _streams("latency", "latency, p99 ms"), frame),
         _Panel(1, _streams("gap", "longest silence, s"), frame),
     ]
-    _draw(panels, "what the tables have, and when; dotted: disconnects", picture)
+    shown = "what the tables have, and when; dotted: disconnects"
+    _draw(panels, _titled(title, shown), picture)
+
+
+def _titled(title: str, shown: str) -> str:
+    return f"{title}: {shown}" if title else shown
 
 
 def matplotlib() -> Any:

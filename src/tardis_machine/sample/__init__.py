@@ -1,4 +1,4 @@
-"""Sample data: a few minutes of three exchanges, generated, shipped in the cache's layout."""
+"""Synthetic sample data: generated minutes of three exchanges, in the cache's layout."""
 
 import re
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ class Sample:
         return (begins, ends) if exchange in EXCHANGES and begins < ends else None
 
     def description(self) -> str:
-        """What there is, for someone who asked for something else."""
+        """Name the exchanges and the minutes, for headers, errors and logs."""
         return (
-            f"the sample data has {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
+            f"synthetic sample data of {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
             f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
         )
 

@@ -49,7 +49,7 @@ class HttpRoutes:
             "/metrics": self._metrics,
             "": self._start_page,
         }
-        self._page = StartPage()
+        self._page = StartPage(services.history.source)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, and tell its id."""

@@ -91,7 +91,7 @@ class Services:
 
     @property
     def source_headers(self) -> dict[str, str]:
-        """Tell a client that it gets sample data, and what there is of it."""
+        """Headers that name the synthetic sample, where it takes the place of history."""
         source = self.history.source
         return {} if source is None else {"X-Sample-Data": source}
 

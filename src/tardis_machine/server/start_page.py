@@ -21,7 +21,7 @@ _ENDPOINTS: Final = (
     ("/ws-replay-normalized", "normalized replay"),
     ("/ws-stream-normalized", "normalized live stream"),
 )
-# The first day of a month needs no API key; the bundled sample is of such a day.
+# The first day of a month needs no API key; the synthetic sample has the times of such a day.
 _EXAMPLE: Final = {
     "exchange": "bitmex",
     "symbols": ["XBTUSD"],
@@ -40,15 +40,18 @@ _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class StartPage:
-    """The page of one server, made once."""
+    """The page of one server, made once.
 
-    def __init__(self) -> None:
+    `sample` describes the synthetic data that the server has in place of history, if it has.
+    """
+
+    def __init__(self, sample: str | None = None) -> None:
         text = files(__package__).joinpath("start_page.html").read_text(encoding="utf-8")
         allowed: dict[str, list[str]] = {"style": [], "script": []}
         for kind, inline in _INLINE.findall(text):
             digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
             allowed[kind].append(f"'sha256-{digest}'")
-        self._body = text.replace("__FACTS__", _facts()).encode()
+        self._body = text.replace("__FACTS__", _facts(sample)).encode()
         self._headers = {
             "Content-Security-Policy": (
                 f"default-src 'none'; script-src {' '.join(allowed['script'])}; "
@@ -67,12 +70,13 @@ class StartPage:
         )
 
 
-def _facts() -> str:
-    """What the page's script has to know, as JSON that cannot end the element it stands in."""
+def _facts(sample: str | None) -> str:
+    """Return the facts for the page's script, as JSON that cannot end its script element."""
     facts = {
         "version": tardis_machine.__version__,
         "exchanges": {name: exchanges.get(name).data_types() for name in exchanges.names()},
         "example": _EXAMPLE,
+        "sample": sample,
         "endpoints": _ENDPOINTS,
         "accounts": _ACCOUNTS,
         "journal": _JOURNAL,

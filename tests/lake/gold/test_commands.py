@@ -44,13 +44,14 @@ def test_what_gold_cannot_make_is_refused(flag: str, value: str, said: str) -> N
 
 def test_quality_is_reported_and_drawn(sampled: Tables, tmp_path: Path, capsys: Said) -> None:
     picture = tmp_path / "quality.svg"
-    assert main(["quality", "--tables", sampled.root, "--picture", str(picture)]) == 0
+    drawn = ["--picture", str(picture), "--picture-title", "synthetic sample data"]
+    assert main(["quality", "--tables", sampled.root, *drawn]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["exchange", "data"]
     [trades] = [line.split() for line in lines if line.startswith("bitmex") and " trade " in line]
     assert trades[:7] == ["bitmex", "trade", "replay", "1", "2", "3", "288"]
     assert "disconnects: deribit 1 (replay)" in lines
-    assert "<svg" in picture.read_text()
+    assert "<!-- synthetic sample data: what the tables have" in picture.read_text()
     narrow = ["--exchange", "bitmex", "--from", "2024-03-01", "--to", "2024-03-01T00:01"]
     assert main(["quality", "--tables", sampled.root, *narrow]) == 0
     assert "deribit" not in capsys.readouterr().out
