@@ -3,7 +3,7 @@
 FROM python:3.13-slim-trixie AS wheel
 WORKDIR /src
 RUN pip install --no-cache-dir "hatchling>=1.27"
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
 from tardis_machine import stream_normalized
+from tardis_machine.config import ConfigError
 from tardis_machine.live.errors import ClosedError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
@@ -33,6 +35,27 @@ async def test_messages_arrive_normalized() -> None:
     assert len(message["localTimestamp"]) == 27
     await peer.gone()
     assert peer.close_code == 1000
+
+
+@pytest.mark.parametrize(
+    ("config", "agent"),
+    [(QUICK, "Mozilla/5.0 "), (replace(QUICK, live_user_agent="desk/1.0"), "desk/1.0")],
+)
+async def test_handshake_carries_the_user_agent_of_the_settings(
+    config: LiveConfig, agent: str
+) -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], config=config),
+    ):
+        peer = await exchange.accepted()
+    assert peer.headers["User-Agent"].startswith(agent)
+
+
+@pytest.mark.parametrize("agent", ["", " ", "desk\r\nX-Evil: 1", "d\xe9sk"])
+def test_user_agent_that_no_header_can_hold_is_refused(agent: str) -> None:
+    with pytest.raises(ConfigError, match="--live-user-agent"):
+        LiveConfig(live_user_agent=agent).validate()
 
 
 async def test_what_came_before_a_close_is_sent_before_the_disconnect(

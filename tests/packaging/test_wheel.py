@@ -53,6 +53,7 @@ def test_wheel_carries_schemas_sample_and_types(wheel: Path) -> None:
     assert "lakehouse/bronze/v1/normalized_event_pb2.py" in names
     assert "tardis_machine/py.typed" in names
     assert any(name.startswith("tardis_machine/sample/data/feeds/bitmex/") for name in names)
+    assert {Path(name).name for name in names} >= {"LICENSE", "NOTICE"}
 
 
 def test_source_distribution_is_what_the_wheel_is_built_from(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_source_distribution_is_what_the_wheel_is_built_from(tmp_path: Path) -> 
         paths = [Path(name).parts[1:] for name in archive.getnames()]
     assert ("src", "tardis_machine", "py.typed") in paths
     assert {path[0] for path in paths} == {
-        *("src", "schemas", "README.md", "LICENSE"),
+        *("src", "schemas", "README.md", "LICENSE", "NOTICE"),
         *("pyproject.toml", "PKG-INFO", ".gitignore"),  # which the builder adds
     }
 

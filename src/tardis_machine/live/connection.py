@@ -52,11 +52,6 @@ _OVERLAP_S: Final = 60.0
 _LOOK_S: Final = 0.25
 _RHYTHM: Final = 20
 _WIDEST: Final = 5
-# Some exchanges turn away what does not look like a browser.
-_USER_AGENT: Final = (
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/100.0.4896.127 Safari/537.36"
-)
 _LIMITED: Final = frozenset((418, 429))
 _check_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -234,15 +229,16 @@ class Connection:
     async def _connect(self) -> aiohttp.ClientWebSocketResponse[bool]:
         url = self.source.url or await self._discover()
         host = URL(url).host or ""
+        config = self._resources.config
         try:
             async with asyncio.timeout(_HANDSHAKE_S):
                 return await self._resources.http.ws_connect(
                     url,
-                    headers={"User-Agent": _USER_AGENT, **self._dialect.headers},
+                    headers={"User-Agent": config.live_user_agent, **self._dialect.headers},
                     proxy=proxy_of(url),
                     autoping=False,
                     compress=0,
-                    max_msg_size=self._resources.config.live_max_frame_bytes,
+                    max_msg_size=config.live_max_frame_bytes,
                     decode_text=False,
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
                 )

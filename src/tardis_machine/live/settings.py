@@ -1,8 +1,15 @@
 """How patient live streams are, and how much they keep."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from tardis_machine.config import ConfigError, Section, bytes_size, setting
+
+# Some exchanges refuse the WebSocket handshakes of clients that are no browser.
+_BROWSER: Final = (
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/100.0.4896.127 Safari/537.36"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +53,19 @@ class LiveConfig(Section, title="Live streams", help_topic="live"):
         metavar="SIZE",
     )
 
+    live_user_agent: str = setting(
+        _BROWSER,
+        help="User-Agent of WebSocket handshakes with exchanges, some of which refuse what is no "
+        "browser",
+    )
+
     def validate(self) -> None:
-        """Refuse a longest wait that is shorter than the first."""
+        """Refuse a longest wait that is shorter than the first, and what no header can hold."""
+        agent = self.live_user_agent
+        if not (agent.strip() and agent.isascii() and agent.isprintable()):
+            raise ConfigError(
+                self.flag("live_user_agent"), agent, "expected printable ASCII characters"
+            )
         if self.live_reconnect_max_s < self.live_reconnect_s:
             raise ConfigError(
                 self.flag("live_reconnect_max_s"),
