@@ -33,6 +33,24 @@ def test_machines_get_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ticker" in facts["channels"]
 
 
+def test_closed_exchange_is_history_only_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exchanges"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("ftx ")).endswith(
+        "(history only, native)"
+    )
+    assert main(["exchanges", "ftx"]) == 0
+    assert "  live: no, history only: the exchange has closed\n" in capsys.readouterr().out
+    assert main(["exchanges", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ftx"]["live"], facts["ftx"]["historyOnly"]) == (False, True)
+    assert (facts["bitmex"]["live"], facts["bitmex"]["historyOnly"]) == (True, False)
+    assert (facts["ascendex"]["live"], facts["ascendex"]["historyOnly"]) == (False, False)
+    assert main(["exchanges", "--markdown"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert next(row for row in rows if row.startswith("| ftx |")).endswith("| history only | yes |")
+
+
 def test_an_unknown_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["exchanges", "bitmax"]) == 1
     said = capsys.readouterr().err

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tardis_machine import exchanges
 from tardis_machine.cli import COMMANDS
 from tardis_machine.cli.config import page as configuration_page
 from tardis_machine.cli.exchanges import page as exchanges_page
@@ -210,3 +211,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 )
 def test_a_page_that_is_made_is_that_of_its_source(name: str, page: Callable[[], str]) -> None:
     assert (ROOT / "docs" / name).read_text() == page(), f"make docs renews docs/{name}"
+
+
+def test_readme_counts_the_exchanges_and_those_that_have_closed() -> None:
+    closed = [name for name in exchanges.names() if exchanges.get(name).closed]
+    said = f"all {len(exchanges.names())} exchanges, {len(closed)} of which have closed"
+    assert said in (ROOT / "README.md").read_text()

@@ -1,5 +1,6 @@
 """The start page: its headers, and what a person sees in a real browser."""
 
+import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -60,6 +61,24 @@ async def test_page_of_a_server_with_history_names_no_sample(start: Start) -> No
     served = await start(sample_data=False)
     async with served.client.get(served.http("/")) as response:
         assert '"sample": null' in await response.text()
+
+
+async def test_page_knows_which_exchanges_have_closed(served: Served) -> None:
+    async with served.client.get(served.http("/")) as response:
+        found = re.search(r'"closed": (\[.*?\])', await response.text())
+    assert found is not None
+    closed = json.loads(found[1])
+    assert "ftx" in closed
+    assert "bitmex" not in closed
+
+
+@in_a_browser
+async def test_page_marks_closed_exchanges_as_history_only(served: Served, page: Page) -> None:
+    await page.goto(served.http("/"))
+    await expect(page.locator("#exchange option[value=ftx]")).to_have_text("ftx (history only)")
+    await expect(page.locator("#exchange option[value=bitmex]")).to_have_text("bitmex")
+    await page.select_option("#exchange", "ftx")
+    await expect(page.locator("#command")).to_contain_text('"exchange":"ftx"')
 
 
 async def test_the_page_is_there_without_the_token_it_asks_for(start: Start) -> None:

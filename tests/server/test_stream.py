@@ -289,3 +289,13 @@ async def test_errors_of_replays_reach_the_buses_too(
 def events(file: Path) -> list[pb.NormalizedEvent]:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [pb.NormalizedEvent.FromString(b64decode(line["value"])) for line in lines]
+
+
+async def test_stream_of_closed_exchange_is_refused_with_reason(start: Start) -> None:
+    served = await start(**QUICK)
+    asked = {"exchange": "ftx", "symbols": ["BTC-PERP"], "dataTypes": ["trade"]}
+    socket = await connect(served, asked)
+    assert await close_of(socket) == (
+        1011,
+        "ftx: no live data, the exchange has closed; history only, unless WSS_URL_FTX is set",
+    )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def subscribed(
     assert exchange.live is not None
     secrets = exchange.live.secrets or Secrets(names=())
     environ = {} if secrets.optional else dict.fromkeys(secrets.names, "c2VjcmV0")
-    planned = plan(exchange, [data_type], symbols, environ)
+    # What a closed exchange was asked is still compared.
+    planned = plan(replace(exchange, closed=""), [data_type], symbols, environ)
     return [
         {
             "url": each.url,

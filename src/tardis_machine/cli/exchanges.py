@@ -14,7 +14,8 @@ from tardis_machine.times import iso_ms
 _DESCRIPTION: Final = """\
 Lists the exchanges of Tardis.dev: the normalized types of each, the channels each type is made
 from and until when, whether it can be streamed live and replayed in its own protocol. Every
-exchange can be replayed raw."""
+exchange can be replayed raw. One that is "history only" has closed: it can be streamed live only
+from an address that WSS_URL_{EXCHANGE} names."""
 _EPILOG: Final = """\
 Examples:
   tardis-machine exchanges
@@ -24,7 +25,9 @@ _PAGE: Final = """\
 # Exchanges
 
 What can be replayed, normalized and streamed, generated from the registry (`make docs`). Every
-channel can be replayed raw: `tardis-machine exchanges NAME` lists them.
+channel can be replayed raw: `tardis-machine exchanges NAME` lists them. An exchange that has closed
+is *history only*: a live request is refused, unless
+[`WSS_URL_{EXCHANGE}`](serving.md#live) names an address to stream from.
 
 | exchange | normalized types | live | native replay |
 |---|---|---|---|
@@ -54,7 +57,7 @@ def page() -> str:
     """The page that documents every exchange."""
     rows = [
         f"| {each.name} | {', '.join(f'`{t}`' for t in each.data_types())} "
-        f"| {_yes(each.live)} | {_yes(each.subscriptions)} |"
+        f"| {_live(each)} | {_yes(each.subscriptions)} |"
         for each in _all()
     ]
     changes = [
@@ -103,6 +106,10 @@ def _yes(part: object) -> str:
     return "yes" if part is not None else "no"
 
 
+def _live(exchange: Exchange) -> str:
+    return "history only" if exchange.closed else _yes(exchange.live)
+
+
 def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
     """The end of each era, None for the present one, and its channels."""
     for era in exchange.types[data_type]:
@@ -113,7 +120,13 @@ def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tupl
 def _facts(name: str) -> dict[str, Any]:
     channels = list(catalog.channels(name))
     if name not in exchanges.names():
-        return {"channels": channels, "types": {}, "live": False, "nativeReplay": False}
+        return {
+            "channels": channels,
+            "types": {},
+            "live": False,
+            "historyOnly": False,
+            "nativeReplay": False,
+        }
     exchange = exchanges.get(name)
     types = {
         data_type: [
@@ -124,7 +137,8 @@ def _facts(name: str) -> dict[str, Any]:
     return {
         "channels": channels,
         "types": types,
-        "live": exchange.live is not None,
+        "live": exchange.live is not None and not exchange.closed,
+        "historyOnly": bool(exchange.closed),
         "nativeReplay": exchange.subscriptions is not None,
     }
 
@@ -133,15 +147,16 @@ def _line(name: str) -> str:
     facts = _facts(name)
     if not facts["types"]:
         return "raw only"
-    ways = [
-        way for way, there in (("live", facts["live"]), ("native", facts["nativeReplay"])) if there
-    ]
+    parts = {"live": "live", "historyOnly": "history only", "nativeReplay": "native"}
+    ways = [way for fact, way in parts.items() if facts[fact]]
     return " ".join(facts["types"]) + (f"  ({', '.join(ways)})" if ways else "")
 
 
 def _details(name: str) -> str:
     facts = _facts(name)
     lines = [name, f"  live: {'yes' if facts['live'] else 'no'}"]
+    if facts["historyOnly"]:
+        lines[-1] += f", history only: {exchanges.get(name).closed}"
     lines.append(f"  native replay: {'yes' if facts['nativeReplay'] else 'no'}")
     for data_type, eras in facts["types"].items():
         lines.append(f"  {data_type}")

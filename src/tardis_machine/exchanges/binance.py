@@ -592,6 +592,7 @@ EXCHANGES: Final = (
         dispatch=STREAMS,
         live=_spot_live("wss://stream.binance.je:9443/stream", "https://api.binance.je"),
         subscriptions=NATIVE,
+        closed="the exchange has closed",
     ),
     Exchange(
         name="binance-futures",

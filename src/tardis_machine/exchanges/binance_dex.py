@@ -169,5 +169,6 @@ EXCHANGES: Final = (
             quiet=frozenset(("trades", "marketDiff")),
         ),
         subscriptions=subscriptions({"method": "subscribe"}, "", fields("topic", "symbols")),
+        closed="the exchange has closed",
     ),
 )

@@ -132,5 +132,6 @@ EXCHANGES: Final = (
         dispatch=decoded(_decode, lambda message: message.table),
         live=_LIVE,
         subscriptions=subscriptions({"op": "subscribe"}, "args", channel_first(":")),
+        closed="the exchange has closed",
     ),
 )

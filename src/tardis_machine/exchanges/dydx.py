@@ -362,6 +362,7 @@ EXCHANGES: Final = (
             {"v3_orderbook": {"includeOffsets": True}},
         ),
         subscriptions=_NATIVE,
+        closed="dYdX v3 has closed",
     ),
     Exchange(
         name="dydx-v4",

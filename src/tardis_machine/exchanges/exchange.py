@@ -99,13 +99,18 @@ def always(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One entry of the registry."""
+    """One entry of the registry.
+
+    `closed` is empty, or says in a few words why nothing is sent any more; such an exchange has
+    history only, and its live dialect is used with an address that the user sets.
+    """
 
     name: str
     types: Mapping[str, tuple[Era, ...]]
     dispatch: Dispatch
     live: Dialect | None = None
     subscriptions: Subscriptions | None = None
+    closed: str = ""
 
     def data_types(self) -> tuple[str, ...]:
         return tuple(self.types)

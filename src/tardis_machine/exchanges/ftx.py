@@ -283,6 +283,7 @@ EXCHANGES: Final = (
         dispatch=_DISPATCH,
         live=_LIVE,
         subscriptions=_NATIVE,
+        closed="the exchange has closed",
     ),
     Exchange(
         name="ftx-us",
@@ -290,5 +291,6 @@ EXCHANGES: Final = (
         dispatch=_DISPATCH,
         live=_US_LIVE,
         subscriptions=_NATIVE,
+        closed="the exchange has closed",
     ),
 )

@@ -943,5 +943,6 @@ EXCHANGES: Final = (
             _option_poller("option_index", "symbol"),
         ),
         subscriptions=_subscriptions,
+        closed="its options market has closed",
     ),
 )

@@ -858,5 +858,6 @@ EXCHANGES: Final = (
         dispatch=V5,
         live=replace(LIVE, endpoints=(Endpoint(url="wss://real.okcoin.com:8443/ws/v5/public"),)),
         subscriptions=NATIVE,
+        closed="the exchange has closed",
     ),
 )

@@ -165,6 +165,7 @@ def _exchange(name: str, url: str, spell: Callable[[str], str] = str) -> Exchang
             quiet=frozenset(("trade", "recent_trades", "quote")),
         ),
         subscriptions=subscriptions({"op": "subscribe"}, "", fields("channel", "markets", _LEVELS)),
+        closed="the service has closed",
     )
 
 

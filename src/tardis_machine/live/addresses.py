@@ -1,6 +1,6 @@
 """Where exchanges are reached: their own addresses, or what the environment says instead."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from tardis_machine.config.section import split_url
@@ -46,6 +46,12 @@ def websocket_url(
         path.pop()
     at = urlsplit(own)
     return urlunsplit((base.scheme, base.netloc, "/".join(path) + at.path, at.query, ""))
+
+
+def is_set(exchange: str, endpoints: Iterable[Endpoint], environ: Mapping[str, str]) -> bool:
+    """Tell whether the environment has a WebSocket URL for the exchange or one of its endpoints."""
+    names = dict.fromkeys(("", *(endpoint.name for endpoint in endpoints)))
+    return any(environ.get(variable("WSS_URL", exchange, name)) for name in names)
 
 
 def rest_url(exchange: str, url: str, environ: Mapping[str, str]) -> str:

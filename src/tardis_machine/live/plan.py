@@ -17,7 +17,7 @@ from tardis_machine.exchanges.dialect import (
     Snapshot,
 )
 from tardis_machine.filters import Filter
-from tardis_machine.live.addresses import rest_url, websocket_url
+from tardis_machine.live.addresses import is_set, rest_url, variable, websocket_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,12 @@ def plan(
     dialect = exchange.live
     if dialect is None:
         raise DialectError(exchange.name, "has no live data")
+    if exchange.closed and not is_set(exchange.name, dialect.endpoints, environ):
+        raise DialectError(
+            exchange.name,
+            f"no live data, {exchange.closed}; history only, unless "
+            f"{variable('WSS_URL', exchange.name)} is set",
+        )
     if symbols is not None and not symbols:
         raise DialectError(exchange.name, 'invalid "symbols": [], expected at least one symbol')
     now = time_ns() // 1000

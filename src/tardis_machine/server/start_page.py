@@ -75,6 +75,7 @@ def _facts(sample: str | None) -> str:
     facts = {
         "version": tardis_machine.__version__,
         "exchanges": {name: exchanges.get(name).data_types() for name in exchanges.names()},
+        "closed": [name for name in exchanges.names() if exchanges.get(name).closed],
         "example": _EXAMPLE,
         "sample": sample,
         "endpoints": _ENDPOINTS,
