@@ -15,8 +15,10 @@ def test_one_entry_per_channel_everything_sorted() -> None:
     )
 
 
-def test_every_symbol_wins_over_some_and_none_is_not_every() -> None:
+def test_every_symbol_wins_over_some_and_keeps_its_form() -> None:
     assert normalize([Filter("trade", ("A",)), Filter("trade")]) == [Filter("trade")]
+    assert normalize([Filter("trade", ("A",)), Filter("trade", ())]) == [Filter("trade", ())]
+    assert normalize([Filter("trade", ()), Filter("trade")]) == [Filter("trade")]
     assert to_json(normalize([Filter("trade", ())])) == '[{"channel":"trade","symbols":[]}]'
 
 

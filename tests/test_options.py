@@ -51,10 +51,36 @@ def test_one_or_several() -> None:
     assert parse_replay_normalized(json.dumps([GOOD, GOOD])) == [expected, expected]
 
 
-def test_no_symbols_is_not_the_same_as_none_given() -> None:
-    assert normalized(symbols=[])[0].symbols == ()
+def test_symbols_are_all_when_missing_null_or_empty() -> None:
+    assert normalized()[0].symbols is None
     assert normalized(symbols=None)[0].symbols is None
+    assert normalized(symbols=[])[0].symbols is None
     assert normalized(symbols=["XBTUSD", "XBTUSD"])[0].symbols == ("XBTUSD",)
+
+
+def test_filter_with_empty_symbols_is_of_all_symbols() -> None:
+    filters = [{"channel": "trade", "symbols": []}, {"channel": "quote", "symbols": ["XBTUSD"]}]
+    asked = {key: value for key, value in GOOD.items() if key not in {"dataTypes", "symbols"}}
+    found = parse_replay(json.dumps(asked | {"filters": filters}))
+    assert found.filters == (Filter("trade"), Filter("quote", ("XBTUSD",)))
+
+
+def test_empty_symbols_are_logged_once_for_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    asked = {"exchange": "bitmex", "dataTypes": ["trade"], "symbols": []}
+    empty = [{"channel": name, "symbols": []} for name in ("trade", "quote")]
+    raw = {"exchange": "bitmex", "from": "2024-03-01", "to": "2024-03-02", "filters": empty}
+    for parse in (
+        lambda: parse_replay_normalized(json.dumps([GOOD | {"symbols": []}] * 2)),
+        lambda: parse_stream_normalized(json.dumps([asked] * 2)),
+        lambda: parse_replay(json.dumps(raw)),
+    ):
+        caplog.clear()
+        parse()
+        assert caplog.messages == ['empty "symbols": all symbols are meant']
+    caplog.clear()
+    normalized(symbols=None)
+    assert caplog.messages == []
 
 
 def test_flags() -> None:

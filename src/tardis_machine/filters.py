@@ -1,13 +1,13 @@
 """Filters: which channels and symbols of an exchange a replay reads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from hashlib import sha256
 
 import msgspec
 
 
 class Filter(msgspec.Struct, omit_defaults=True, frozen=True):
-    """A channel with its symbols; None is every symbol, an empty tuple none."""
+    """A channel with its symbols; None and an empty tuple are every symbol."""
 
     channel: str
     symbols: tuple[str, ...] | None = None
@@ -29,17 +29,19 @@ class _ExplicitFilter(msgspec.Struct, frozen=True):
 
 def normalize(filters: Iterable[Filter]) -> list[Filter]:
     """One entry per channel, sorted by channel, its symbols sorted and without repetitions."""
-    merged: dict[str, set[str] | None] = {}
+    by_channel: dict[str, set[tuple[str, ...] | None]] = {}
     for each in filters:
-        known = merged.get(each.channel, set())
-        if known is None or each.symbols is None:
-            merged[each.channel] = None
-        else:
-            merged[each.channel] = known | set(each.symbols)
-    return [
-        Filter(channel, None if symbols is None else tuple(sorted(symbols)))
-        for channel, symbols in sorted(merged.items())
-    ]
+        by_channel.setdefault(each.channel, set()).add(each.symbols)
+    return [Filter(channel, _merged(lists)) for channel, lists in sorted(by_channel.items())]
+
+
+def _merged(lists: Set[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Return the symbols of all lists; a request for every symbol keeps its form."""
+    if None in lists:
+        return None
+    if () in lists:
+        return ()
+    return tuple(sorted({symbol for symbols in lists for symbol in symbols or ()}))
 
 
 def to_json(filters: Sequence[Filter]) -> str:

@@ -52,7 +52,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A normalized replay. `symbols` None asks for all, an empty tuple for none.
+    """A normalized replay. `symbols` None asks for all, and so does an empty tuple.
 
     `speed` 1 is as it happened, None as fast as possible.
     """
@@ -111,7 +111,8 @@ def parse_replay_normalized(
         *("speed", "publish"),
     )
     found = []
-    for options in _objects(text):
+    given = _objects(text)
+    for options in given:
         _known_keys(options, keys, strict=strict)
         exchange = _exchange(options)
         from_, to = _range(options)
@@ -128,6 +129,7 @@ def parse_replay_normalized(
             )
         )
     common_speed(found)
+    _log_empty_symbols(options.get("symbols") for options in given)
     return found
 
 
@@ -140,7 +142,8 @@ def parse_stream_normalized(
         *("timeoutIntervalMS", "publish"),
     )
     found = []
-    for options in _objects(text):
+    given = _objects(text)
+    for options in given:
         _known_keys(options, keys, strict=strict)
         exchange = _exchange(options)
         timeout = options.get("timeoutIntervalMS")
@@ -165,6 +168,7 @@ def parse_stream_normalized(
                 publish=_flag(options, "publish", True),
             )
         )
+    _log_empty_symbols(options.get("symbols") for options in given)
     return found
 
 
@@ -321,7 +325,13 @@ def _symbols(options: dict[str, Any]) -> tuple[str, ...] | None:
         return None
     if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
         raise OptionsError(f'invalid "symbols": {_shown(given)}, expected an array of texts')
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(given)) or None
+
+
+def _log_empty_symbols(lists: Iterable[Sequence[str] | None]) -> None:
+    """Log once for a request that its empty lists of symbols ask for all of them."""
+    if any(symbols is not None and not symbols for symbols in lists):
+        log.info('empty "symbols": all symbols are meant')
 
 
 def _filters(given: object, channels: Iterable[str]) -> tuple[Filter, ...]:
@@ -338,7 +348,8 @@ def _filters(given: object, channels: Iterable[str]) -> tuple[Filter, ...]:
     for entry in found:
         if entry.channel not in channels:
             raise OptionsError(_one_of("filters channel", entry.channel, channels))
-    return found
+    _log_empty_symbols(entry.symbols for entry in found)
+    return tuple(Filter(entry.channel, entry.symbols or None) for entry in found)
 
 
 def _flag(options: dict[str, Any], name: str, default: bool) -> bool:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
 from tardis_machine.lake.sources.projections import Events
 from tardis_machine.lake.sources.tardis import (
+    TardisDataSource,
     TardisReader,
     Where,
     bucketed,
@@ -77,6 +78,12 @@ def test_symbols_are_spread_over_buckets() -> None:
     assert [each.symbols for each in bucketed(asked, 2)] == [("A", "C"), ("B",)]
     assert [each.symbols for each in bucketed(asked, 9)] == [("A",), ("B",), ("C",)]
     assert bucketed(replay("trade"), 9) == [replay("trade")]
+
+
+def test_empty_symbols_option_reads_all_symbols() -> None:
+    asked = {"exchange": "bitmex", "from": FROM, "to": TO, "dataTypes": "trade", "symbols": " , "}
+    parts = TardisDataSource(asked).reader(None).partitions()
+    assert [each.part.replay.symbols for each in parts] == [None]
 
 
 def test_filters_ask_history_for_less() -> None:

@@ -74,6 +74,14 @@ def test_times_of_every_kind(start: Any, end: Any) -> None:
     assert list(replayed) == list(replay_normalized("bitmex", data_types=["trade"], **SPAN))
 
 
+def test_empty_symbols_are_all_symbols() -> None:
+    every = list(replay_normalized("bitmex", data_types=["trade"], **SPAN))
+    assert list(replay_normalized("bitmex", data_types=["trade"], symbols=[], **SPAN)) == every
+    raw = list(replay("bitmex", filters=[Channel("trade")], **SPAN))
+    assert len(raw) > 20
+    assert list(replay("bitmex", filters=[Channel("trade", [])], **SPAN)) == raw
+
+
 def test_one_symbol_or_type_is_no_list_of_letters() -> None:
     one = replay_normalized("bitmex", data_types="trade", symbols="XBTUSD", **SPAN)
     listed = replay_normalized("bitmex", data_types=["trade"], symbols=["XBTUSD"], **SPAN)

@@ -37,6 +37,18 @@ async def test_messages_arrive_normalized() -> None:
     assert peer.close_code == 1000
 
 
+async def test_empty_symbols_are_subscribed_as_all_symbols() -> None:
+    async with (
+        ScriptedExchange() as exchange,
+        streaming(exchange, "bitmex", ["trade"], []) as reader,
+    ):
+        peer = await exchange.accepted()
+        assert await peer.received() == {"op": "subscribe", "args": ["trade"]}
+        await peer.send({"info": "Welcome"})
+        await peer.send(trade(61130.5))
+        assert (await reader.next())["symbol"] == XBT
+
+
 @pytest.mark.parametrize(
     ("config", "agent"),
     [(QUICK, "Mozilla/5.0 "), (replace(QUICK, live_user_agent="desk/1.0"), "desk/1.0")],

@@ -51,7 +51,7 @@ def test_d01_all_symbols_are_not_narrowed_by_a_list() -> None:
     [
         ("deribit", None, {}, "expected at least one: book cannot be streamed for all symbols"),
         ("deribit", ["A"], {"DERIBIT_API_CLIENT_ID": "x"}, "set DERIBIT_API_CLIENT_SECRET"),
-        ("bitmex", [], {}, "expected at least one symbol"),
+        ("deribit", [], {}, "expected at least one: book cannot be streamed for all symbols"),
         ("bitmex", None, {"WSS_URL_BITMEX": "http://x"}, "invalid WSS_URL_BITMEX: http://x"),
         ("bitmex", None, {"WSS_URL_BITMEX": "ws://x:99999"}, "invalid WSS_URL_BITMEX: no URL"),
         ("bitmex", None, {"WSS_URL_BITMEX": "ws://[::1"}, "invalid WSS_URL_BITMEX: no URL"),

@@ -73,7 +73,7 @@ def test_channels_and_symbols_are_selected() -> None:
         (b"trade", b"ETHUSD"),
         (b"quote", b"XBTUSD"),
     }
-    assert read("bitmex", Filter("trade", ())) == b""
+    assert read("bitmex", Filter("trade", ())) == trades
     assert len(one) < len(everything)
     streams = read("binance-futures", Filter("markPrice", ("btcusdt",)))
     assert set(re.findall(rb'"stream":"([^"]+)"', streams)) == {b"btcusdt@markPrice@1s"}

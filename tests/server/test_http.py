@@ -81,11 +81,19 @@ async def test_a_raw_replay_keeps_messages_as_they_are(served: Served) -> None:
     assert {json.loads(line)["message"]["table"] for line in lines} == {"trade"}
 
 
-async def test_no_symbols_is_an_empty_response(served: Served) -> None:
-    options = OPTIONS | {"symbols": []}
-    async with served.client.get(served.http("/replay-normalized", options)) as response:
-        assert response.status == 200
-        assert await response.read() == b""
+async def test_empty_symbols_answer_all_symbols(served: Served) -> None:
+    empty = [{"channel": "trade", "symbols": []}]
+    for path, asked, changed in (
+        ("/replay-normalized", OPTIONS, OPTIONS | {"symbols": []}),
+        ("/replay", RAW, RAW | {"filters": empty}),
+    ):
+        bodies = []
+        for options in (asked, changed):
+            async with served.client.get(served.http(path, options)) as response:
+                assert response.status == 200
+                bodies.append(await response.read())
+        assert bodies[0]
+        assert bodies[0] == bodies[1]
 
 
 @pytest.mark.parametrize(

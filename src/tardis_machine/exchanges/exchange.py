@@ -130,12 +130,12 @@ class Exchange:
     def allowed(
         self, types: Collection[str], symbols: Sequence[str] | None
     ) -> frozenset[str] | None:
-        """Name the symbols whose messages may pass; None is all.
+        """Name the symbols whose messages may pass; None is all, as an empty list is.
 
         They are those asked for, their upper-case forms, and as the exchange spells them: some have
         lower-case ones, most print upper case.
         """
-        if symbols is None:
+        if not symbols:
             return None
         spelled = (each.symbols or () for each in self.filters(types, symbols, 0, _FOREVER))
         return frozenset(symbols).union(map(str.upper, symbols), *spelled)

@@ -85,8 +85,6 @@ def plan(
             f"no live data, {exchange.closed}; history only, unless "
             f"{variable('WSS_URL', exchange.name)} is set",
         )
-    if symbols is not None and not symbols:
-        raise DialectError(exchange.name, 'invalid "symbols": [], expected at least one symbol')
     now = time_ns() // 1000
     with _refusing(exchange.name, symbols):
         filters = tuple(filters_of.normalize(exchange.filters(types, symbols, now, now)))

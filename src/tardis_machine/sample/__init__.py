@@ -62,7 +62,7 @@ class Sample:
             if channel not in wanted:
                 return False
             symbols = wanted[channel]
-            return symbols is None or symbol in symbols
+            return not symbols or symbol in symbols
 
         return lambda piece: select(piece, is_wanted)
 

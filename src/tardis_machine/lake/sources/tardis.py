@@ -1,15 +1,15 @@
 """History as a batch source: `spark.read.format("tardis")`, replayed by the executors.
 
-Options are those of a normalized replay: `exchange` (several by commas), `symbols`, `from`, `to`,
-`dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver tables that these types
-have; `columns` names those that are wanted. With `as=` they are what one table takes instead:
-`records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows` of the payload case
-that `case` names; `disconnectsOf`, a JSON list of times, confines disconnects to them, and those
-that `disconnectsTold` has are left out. `buckets` spreads a day's symbols over so many tasks.
-`cacheDir`, `endpoint`, `sampleData` say where history comes from, `cacheMaxBytes` how much of it
-each executor's machine may keep, `apiWaitS` how long a task waits for an API that cannot be
-reached; the API key is never an option: executors take it from TM_API_KEY or TM_API_KEY_FILE in
-their own environment.
+Options are those of a normalized replay: `exchange` (several by commas), `symbols` (all where it
+is empty), `from`, `to`, `dataTypes`, `withDisconnectMessages`. Rows have the columns of the Silver
+tables that these types have; `columns` names those that are wanted. With `as=` they are what one
+table takes instead: `records`, `events` or `rejects` of Bronze, `disconnects`, `breaks`, or `rows`
+of the payload case that `case` names; `disconnectsOf`, a JSON list of times, confines disconnects
+to them, and those that `disconnectsTold` has are left out. `buckets` spreads a day's symbols over
+so many tasks. `cacheDir`, `endpoint`, `sampleData` say where history comes from, `cacheMaxBytes`
+how much of it each executor's machine may keep, `apiWaitS` how long a task waits for an API that
+cannot be reached; the API key is never an option: executors take it from TM_API_KEY or
+TM_API_KEY_FILE in their own environment.
 """
 
 import math
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -144,7 +144,7 @@ class TardisDataSource(DataSource):
         )
         tasks = self.options.get("concurrentTasks")
         return TardisReader(
-            self._replays(),
+            self._replays,
             where,
             self._projection(),
             concurrent_tasks=int(tasks) if tasks else None,
@@ -168,6 +168,7 @@ class TardisDataSource(DataSource):
             return _WHOLE[given]()
         raise LakeError(f"as={given}: expected columns, rows, disconnects, {', '.join(_WHOLE)}")
 
+    @cached_property
     def _replays(self) -> list[ReplayNormalizedOptions]:
         asked = {
             "from": self._required("from"),
@@ -182,7 +183,7 @@ class TardisDataSource(DataSource):
 
     def _columns(self) -> dict[str, str]:
         known = {"payload_case": "STRING", **silver.KEY}
-        for case in cases_of(self._replays()):
+        for case in cases_of(self._replays):
             known |= silver.columns(case)
         wanted = _listed(self.options.get("columns") or ",".join(known))
         unknown = [name for name in wanted if name not in known]
