@@ -1,11 +1,13 @@
 import gzip
+import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from tardis_machine.history.errors import CorruptSliceError
-from tardis_machine.history.pieces import PIECE_BYTES, pieces, verify
+from tardis_machine.history.pieces import MAX_LINE_BYTES, PIECE_BYTES, pieces, verify
 
 
 def stamp(second: int) -> str:
@@ -107,3 +109,51 @@ def test_a_flipped_byte_is_told(tmp_path: Path, suffix: str, place: float) -> No
     path.write_bytes(data)
     with pytest.raises(CorruptSliceError):
         verify(path)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_line_of_the_greatest_length_is_read(tmp_path: Path, suffix: str) -> None:
+    data = lines(1) + bytes(MAX_LINE_BYTES) + b"\n" + lines(1)
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(compress(data, suffix))
+    assert b"".join(pieces(path)) == data
+    verify(path)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("tail", [b"\n", b"", b"\n" + lines(3)])
+def test_line_that_is_too_long_makes_its_slice_corrupt(
+    tmp_path: Path, suffix: str, tail: bytes
+) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    path.write_bytes(compress(lines(3) + bytes(MAX_LINE_BYTES + 1) + tail, suffix))
+    for read in (verify, lambda path: list(pieces(path))):
+        with pytest.raises(CorruptSliceError, match=f"longer than {MAX_LINE_BYTES} bytes"):
+            read(path)
+
+
+def test_line_without_end_is_read_no_further_than_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "00.json.zst"
+    # A raw frame of blocks that each repeat one byte: four bytes stand for 128 KiB.
+    blocks = 1 << 20
+    header = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x38])
+    block = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    last = (1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
+    path.write_bytes(header + block * blocks + last)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptSliceError, match="longer than"):
+            list(pieces(path))
+        assert tracemalloc.get_traced_memory()[1] < 2 * MAX_LINE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_named_pipe_among_slices_is_corrupt_and_nobody_waits_for_its_writer(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "00.json.zst"
+    os.mkfifo(path)
+    for read in (verify, lambda path: list(pieces(path))):
+        with pytest.raises(CorruptSliceError, match="no regular file"):
+            read(path)

@@ -1,5 +1,7 @@
 """A slice's file, decompressed in bounded pieces of whole lines."""
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -12,6 +14,9 @@ from tardis_machine.history.errors import CorruptSliceError
 PIECE_BYTES: Final = 1 << 18
 """Small enough for the processor's cache and an event loop's step; only a line can be longer."""
 
+MAX_LINE_BYTES: Final = 64 << 20
+"""The longest line, without its end; a slice with a longer one is corrupt."""
+
 _READ_BYTES: Final = 1 << 16
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
@@ -20,30 +25,50 @@ _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
 
 def pieces(path: Path) -> Iterator[bytes]:
     """Yield the file's lines, each piece whole lines; raise CorruptSliceError where it is bad."""
-    rest = b""
-    for chunk in _chunks(path):
-        end = chunk.rfind(b"\n") + 1
+    rest: list[bytes] = []
+    for chunk, end in _measured(path):
         if end:
-            yield b"".join((rest, memoryview(chunk)[:end]))
-            rest = chunk[end:]
+            yield b"".join((*rest, memoryview(chunk)[:end]))
+            rest = [chunk[end:]]
         else:
-            rest += chunk
-    if rest:
-        yield rest + b"\n"
+            rest.append(chunk)
+    if any(rest):
+        yield b"".join((*rest, b"\n"))
 
 
 def verify(path: Path) -> None:
     """Read the file to its end, checksums included, or raise CorruptSliceError."""
-    for _ in _chunks(path):
+    for _ in _measured(path):
         pass
 
 
+def _measured(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield chunks, each with the end of its last whole line; raise where a line is too long."""
+    carried = 0
+    for chunk in _chunks(path):
+        end = chunk.rfind(b"\n") + 1
+        length = carried + (chunk.index(b"\n") if end else len(chunk))
+        if length > MAX_LINE_BYTES:
+            raise CorruptSliceError(path, f"a line is longer than {MAX_LINE_BYTES} bytes")
+        carried = len(chunk) - end if end else length
+        yield chunk, end
+
+
 def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with _open(path) as file:
         if path.suffix == ".zst":
             yield from _zstd_chunks(path, file)
         else:
             yield from _gzip_chunks(path, file)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a regular file; opening a named pipe must not wait for its writer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise CorruptSliceError(path, "no regular file")
+    return os.fdopen(fd, "rb")
 
 
 def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
