@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tardis_machine.history.cache import Cache, CachedSlice, Coverage
+from tardis_machine.history.cache import LONGEST_SLICE, Cache, CachedSlice, Coverage
 from tardis_machine.history.errors import CacheError, CorruptSliceError
 
 MINUTE = 1709251200 // 60
@@ -65,6 +65,24 @@ def test_any_file_that_covers_a_minute_serves_it(tmp_path: Path) -> None:
     coverage.forget(CachedSlice(MINUTE + 55, 90, long))
     assert coverage.at(MINUTE + 70) is None
     assert short.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "00.size-1441.json.gz",
+        "00.size-60000000.json.gz",
+        f"00.size-{'9' * 200}.json.gz",
+        "00.size-0.json.gz",
+        "60.json.gz",
+        "\u0661\u0661.json.gz",
+    ],
+)
+def test_name_that_promises_what_no_slice_has_is_left_out(tmp_path: Path, name: str) -> None:
+    cache = Cache(tmp_path)
+    longest = put(cache, 0, LONGEST_SLICE)
+    longest.with_name(name).touch()
+    assert [each.path for each in cache.slices("bitmex", "k", MINUTE // 60)] == [longest]
 
 
 def test_hours_may_be_asked_for_in_any_order(tmp_path: Path) -> None:

@@ -115,6 +115,20 @@ def test_minutes_that_are_not_told_are_not_guessed(api: Api) -> None:
     assert len(api.server.calls) == 1
 
 
+@pytest.mark.parametrize("size", ["0", "-1", "1441", "60000000", "9" * 5000, "1e2", "\u00b2"])
+def test_slice_size_beyond_a_day_is_refused(api: Api, size: str) -> None:
+    api.server.fail(Fault(headers={"x-slice-size": size}))
+    with pytest.raises(HistoryError, match=r"x-slice-size header \(1 to 1440\)") as caught:
+        api.fetch()
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize(("size", "taken"), [("60000000", 1440), ("9" * 5000, None)])
+def test_suggested_slice_size_beyond_a_day_is_cut(api: Api, size: str, taken: int | None) -> None:
+    api.server.fail(Fault(headers={"x-suggested-slice-size": size}))
+    assert api.fetch().suggested_minutes == taken
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
 def test_some_statuses_are_final(api: Api, status: int) -> None:
     api.server.fail(Fault(status, '{"code":1,"message":"no such thing"}'))

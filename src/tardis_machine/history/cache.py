@@ -23,13 +23,13 @@ MINUTE: Final = 60_000_000
 """A minute in microseconds; slices are counted in minutes since the epoch."""
 
 LONGEST_SLICE: Final = 24 * 60
-"""How far before a minute a cached file that covers it is looked for."""
+"""The most minutes of a slice, and how far before a minute a file that covers it may begin."""
 
 _UNFINISHED: Final = ".unfinished"
 _ABANDONED_S: Final = 24 * 3600
 _MAX_VERIFIED: Final = 10_000
 
-_NAME: Final = re.compile(r"(\d\d)(?:\.size-([1-9]\d*))?\.json\.(?:gz|zst)")
+_NAME: Final = re.compile(r"([0-5]\d)(?:\.size-([1-9]\d{0,3}))?\.json\.(?:gz|zst)", re.ASCII)
 
 
 class CachedSlice(NamedTuple):
@@ -74,7 +74,10 @@ class Cache:
         return self.directory / "feeds" / exchange / key / f"{moment:%Y/%m/%d/%H}"
 
     def slices(self, exchange: str, key: str, hour: int) -> Iterator[CachedSlice]:
-        """Yield the slices that start in an hour (counted since the epoch)."""
+        """Yield the slices that start in an hour (counted since the epoch).
+
+        A name with more minutes than a slice may have is no slice's.
+        """
         directory = self._hour(exchange, key, hour * 60)
         try:
             names = os.listdir(directory)  # noqa: PTH208 - one object per file costs too much here
@@ -84,8 +87,9 @@ class Cache:
             raise CacheError(directory, error, use="read") from None
         for name in names:
             if match := _NAME.fullmatch(name):
-                minute, minutes = match.groups()
-                yield CachedSlice(hour * 60 + int(minute), int(minutes or 1), directory / name)
+                minute, minutes = int(match[1]), int(match[2] or 1)
+                if minutes <= LONGEST_SLICE:
+                    yield CachedSlice(hour * 60 + minute, minutes, directory / name)
 
     def store(self, path: Path, chunks: Iterable[bytes]) -> int:
         """Write a slice under a name nobody looks at; give it its own once it proved sound.

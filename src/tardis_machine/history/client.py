@@ -27,7 +27,7 @@ from urllib3.response import BaseHTTPResponse
 
 from tardis_machine import __version__
 from tardis_machine.config.section import without_password
-from tardis_machine.history.cache import Cache, CachedSlice
+from tardis_machine.history.cache import LONGEST_SLICE, Cache, CachedSlice
 from tardis_machine.history.errors import (
     CorruptSliceError,
     HistoryError,
@@ -50,6 +50,7 @@ _CHUNK_BYTES: Final = 1 << 16
 _MAX_ERROR_BYTES: Final = 4096
 _TIMEOUT: Final = urllib3.Timeout(connect=15, read=60)
 _OBJECT: Final = re.compile(r"\w+\(host=[^)]*\): ")
+_COUNT: Final = re.compile(r"0*[1-9][0-9]{0,8}")
 _NO_CONNECTION: Final = (NewConnectionError, ConnectTimeoutError, ProxyError, SSLError)
 
 
@@ -263,10 +264,10 @@ class Client:
         self, request: SliceRequest, response: BaseHTTPResponse, abort: Abort
     ) -> FetchedSlice:
         minutes = _count(response.headers.get("x-slice-size"))
-        if minutes is None:
+        if minutes is None or minutes > LONGEST_SLICE:
             raise HistoryError(
-                f"the API's answer for {request.exchange} lacks a valid x-slice-size header, "
-                "without which it is not known which minutes it holds",
+                f"the API's answer for {request.exchange} lacks a valid x-slice-size header "
+                f"(1 to {LONGEST_SLICE}), without which it is not known which minutes it holds",
                 status=502,
                 exchange=request.exchange,
             )
@@ -281,10 +282,11 @@ class Client:
         suffix = "zst" if encoding == "zstd" else "gz"
         path = self._cache.path(request.exchange, request.key, request.start, minutes, suffix)
         size = self._cache.store(path, _body(response, abort))
+        suggested = _count(response.headers.get("x-suggested-slice-size"))
         return FetchedSlice(
             CachedSlice(request.start, minutes, path),
             size,
-            _count(response.headers.get("x-suggested-slice-size")),
+            None if suggested is None else min(suggested, LONGEST_SLICE),
         )
 
     def _error(self, request: SliceRequest, response: BaseHTTPResponse) -> Exception:
@@ -357,7 +359,8 @@ def _iso(minute: int) -> str:
 
 
 def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else None
+    """Read a header's number from 1 to nine digits; None for anything else."""
+    return int(text) if text and _COUNT.fullmatch(text) else None
 
 
 def _message(body: str) -> str:
