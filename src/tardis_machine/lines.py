@@ -201,13 +201,11 @@ def first_stamp(piece: bytes) -> bytes:
 
 def last_stamp(piece: bytes) -> bytes:
     """The stamp of a piece's last line; empty if it has none but disconnects."""
-    end = len(piece)
-    while end:
-        start = piece.rfind(b"\n", 0, end - 1) + 1
-        if end - start > 1:
-            return piece[start : start + STAMP]
-        end = start
-    return b""
+    end = len(piece.rstrip(b"\n")) if piece.endswith(b"\n\n") else len(piece) - 1
+    if end <= 0:
+        return b""
+    start = piece.rfind(b"\n", 0, end) + 1
+    return piece[start : start + STAMP]
 
 
 def count_stamped(pieces: Sequence[bytes], stamp: bytes) -> int:

@@ -1,4 +1,5 @@
 import asyncio
+import hashlib
 import logging
 import resource
 import shutil
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,25 +247,48 @@ def big_lines(exchange: str, minute: int) -> bytes:
     )
 
 
-def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(replays: Replays) -> None:
-    replays.api.lines = big_lines
+def alike_lines(exchange: str, minute: int) -> bytes:
+    """Many pieces' worth, all stamped alike."""
+    stamp = numbered_lines(exchange, minute)[:17].decode()
+    return b"".join(
+        f"{stamp}00.0000000Z {each} {hashlib.sha512(b'%d' % each).hexdigest() * 3}\n".encode()
+        for each in range(20_000)
+    )
+
+
+@pytest.mark.parametrize(("made", "pieces"), [(big_lines, 8), (alike_lines, 40)])
+def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(
+    replays: Replays, made: Callable[[str, int], bytes], pieces: int
+) -> None:
+    replays.api.lines = made
     replays.api.max_minutes = 2
-    path = write(replays.directory, 0, minutes=5, lines=big_lines)
+    path = write(replays.directory, 0, minutes=5, lines=made)
     reader = replays.read(0, 5)
-    got = [next(reader) for _ in range(8)]
+    got = [next(reader) for _ in range(pieces)]
     # In place, as a failing disk would: the reader holds the file open.
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         file.write(b"\xff" * 200_000)
     got += reader
     lines = b"".join(got).splitlines()
-    whole = b"".join(big_lines("ftx", START + each) for each in range(5)).splitlines()
+    whole = b"".join(made("ftx", START + each) for each in range(5)).splitlines()
     assert len(lines) == len(whole)
     assert lines == whole
     # From the minute that was being read on, in as many answers as it takes.
     first = replays.asked()[0][0]
     assert 0 < first < 4
     assert max(replays.asked())[0] > first
+
+
+@pytest.mark.parametrize("line", [b"\n", b"2024-03-01T00:00:00.0000000Z \n"])
+def test_lines_alike_without_number_do_not_pile_up_in_memory(replays: Replays, line: bytes) -> None:
+    write(replays.directory, 0, lines=lambda *_: line * (64_000_000 // len(line)))
+    tracemalloc.start()
+    try:
+        assert sum(map(len, replays.read(0, 1))) > 60_000_000
+        assert tracemalloc.get_traced_memory()[1] < 32_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_bad_sample_file_is_an_error_and_no_wait(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ Select = Callable[[bytes], bytes]
 
 _VERIFY_AHEAD: Final = 3
 _MAX_REFETCHES: Final = 2
+_MOST_DELIVERED_BYTES: Final = 4 << 20
 _HOUR: Final = 60
 _DAY: Final = 24 * _HOUR
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -58,8 +59,45 @@ class _Segment:
         self.fetch = fetch
         self.verification: Future[CorruptSliceError | None] | None = None
         self.refetches = 0
-        self.delivered: list[bytes] = []
-        """The last pieces given out: enough to find the place again in another copy."""
+        self.delivered = _Delivered()
+
+
+class _Delivered:
+    """How far a segment was given out: enough to find the place again in another copy."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._bytes = 0
+        self._counted = (b"", 0)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, piece: bytes) -> None:
+        """Note a piece; of many pieces with one stamp only the number of lines is kept."""
+        last = last_stamp(piece)
+        if not last:
+            return
+        if first_stamp(piece) != last:
+            self._counted = (b"", 0)
+            self._pieces.clear()
+            self._bytes = 0
+        elif self._bytes > _MOST_DELIVERED_BYTES:
+            self._counted = (self.stamp, self.lines())
+            self._pieces.clear()
+            self._bytes = 0
+        self._pieces.append(piece)
+        self._bytes += len(piece)
+
+    @property
+    def stamp(self) -> bytes:
+        """The stamp of the last line."""
+        return last_stamp(self._pieces[-1])
+
+    def lines(self) -> int:
+        """Count the lines with the last stamp."""
+        stamp, (counted, count) = self.stamp, self._counted
+        return count_stamped(self._pieces, stamp) + (count if counted == stamp else 0)
 
 
 class Reader:
@@ -389,9 +427,8 @@ class Reader:
         self._window = None
         self._skip = 0
         if segment.delivered:
-            stamp = last_stamp(segment.delivered[-1])
-            self._window = Window(stamp, stamp_of(segment.end))
-            self._skip = count_stamped(segment.delivered, stamp)
+            self._window = Window(segment.delivered.stamp, stamp_of(segment.end))
+            self._skip = segment.delivered.lines()
         elif (segment.start, segment.end) != (cached.start, cached.end):
             self._window = Window(stamp_of(segment.start), stamp_of(segment.end))
 
@@ -422,9 +459,7 @@ class Reader:
                 self._coverage.drop_before(self._done)
         if not piece:
             return b""
-        if first_stamp(piece) != last_stamp(piece):
-            segment.delivered.clear()
-        segment.delivered.append(piece)
+        segment.delivered.add(piece)
         return piece if self._select is None else self._select(piece)
 
     def _refetch(self, segment: _Segment, error: CorruptSliceError) -> None:
@@ -452,7 +487,7 @@ class Reader:
         self._finish(segment)
         if segment.delivered:
             # What lies before the last line given out is not needed again.
-            segment.start = max(segment.start, minute_of(last_stamp(segment.delivered[-1])))
+            segment.start = max(segment.start, minute_of(segment.delivered.stamp))
         again = self._slice(segment.start, segment.end - segment.start)
         is_first = self._done == self._request.start and not segment.delivered
         fetch = self._submit([again._replace(first=is_first)])
