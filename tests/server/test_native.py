@@ -13,12 +13,13 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
+from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter
 from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE
 from tardis_machine.options import parse_replay, parse_time
 from tardis_machine.sample import SAMPLE
-from tardis_machine.server.native import _Replay
+from tardis_machine.server.native import NoSubscriptionsError, _Replay
 from tests.server.conftest import Served, Start, until
 from tests.servers.exchange import PATIENCE_S
 from tests.servers.tardis_api import Fault, TardisApi
@@ -76,8 +77,38 @@ async def test_no_symbols_are_all_symbols(served: Served) -> None:
     assert found == recorded("bitmex", Filter("trade"))
 
 
-async def test_who_subscribes_to_nothing_gets_everything(served: Served) -> None:
-    assert (await replayed(await connect(served)))[0] == recorded("bitmex")
+async def test_all_asks_for_everything(served: Served) -> None:
+    socket = await connect(served, {"op": "subscribe", "args": ["trades:XBTUSD"]}, all="true")
+    assert await replayed(socket) == (recorded("bitmex"), 1000, "WS replay finished")
+
+
+@pytest.mark.parametrize("said", [(), ("not JSON", {"op": "help"})], ids=["silent", "unrecognised"])
+async def test_connection_without_subscription_closes_its_session(
+    served: Served, said: tuple[Any, ...]
+) -> None:
+    sockets = [
+        await connect(served, *said),
+        await connect(served, *said, all="false"),
+        await connect(served, *said, session="one"),
+        await connect(served, TRADES, session="one"),
+    ]
+    for found, code, reason in await asyncio.gather(*map(replayed, sockets)):
+        assert (found, code) == ([], 1011)
+        assert reason.startswith("No subscriptions received for bitmex: ")
+        assert reason.endswith("&all=true for everything")
+
+
+async def test_silent_connection_that_leaves_in_time_closes_no_session(served: Served) -> None:
+    silent = await connect(served, session="one")
+    staying = await connect(served, TRADES, session="one")
+    await silent.close()
+    found, code, _ = await replayed(staying)
+    assert (found, code) == (recorded("bitmex", Filter("trade", ("XBTUSD",))), 1000)
+
+
+async def test_reason_of_missing_subscription_fits_into_a_close_frame() -> None:
+    longest = max(catalog.CHANNELS, key=len)
+    assert len(str(NoSubscriptionsError(longest)).encode()) <= 123
 
 
 async def test_whatever_else_is_said_does_no_harm(served: Served) -> None:
@@ -85,7 +116,7 @@ async def test_whatever_else_is_said_does_no_harm(served: Served) -> None:
         served,
         *("", "not JSON", "[[[[", '{"op":"subscribe","args":7}', "\x00"),
         *([1, 2], None, {"op": "unsubscribe", "args": ["trade:XBTUSD"]}, {"op": "help"}),
-        *({"op": "subscribe", "args": ["noSuchChannel:XBTUSD"]}, TRADES),
+        TRADES,
     )
     await socket.send_bytes(b"\xff\xfe")
     found = [(await socket.receive()).data.encode()]
@@ -96,20 +127,19 @@ async def test_whatever_else_is_said_does_no_harm(served: Served) -> None:
     assert code == 1000
 
 
-async def test_who_subscribes_only_to_what_is_not_recorded_does_not_get_everything(
+async def test_channel_that_is_not_recorded_closes_its_session_and_is_named(
     served: Served,
 ) -> None:
     typo = {"op": "subscribe", "args": ["trades:XBTUSD"]}
-    alone = await connect(served, typo)
-    wrong = await connect(served, typo, session="one")
-    right = await connect(served, typo, TRADES, session="one")
-    for socket in (alone, wrong):
-        found, code, reason = await replayed(socket)
+    sockets = [
+        await connect(served, typo),
+        await connect(served, TRADES, typo),
+        await connect(served, typo, TRADES, session="one"),
+        await connect(served, TRADES, session="one"),
+    ]
+    for found, code, reason in await asyncio.gather(*map(replayed, sockets)):
         assert (found, code) == ([], 1011)
         assert reason.startswith("bitmex has no recordings of trades: expected any of ")
-    found, code, _ = await replayed(right)
-    assert found == recorded("bitmex", Filter("trade", ("XBTUSD",)))
-    assert code == 1000
 
 
 async def test_whoever_comes_as_the_last_of_a_session_leaves_begins_another() -> None:
@@ -186,7 +216,7 @@ async def test_when_all_have_left_nothing_is_replayed(
     tardis_api.fail(*[Fault(wait_for=never)] * 4)
     served = await start(sample_data=False, endpoint=tardis_api.endpoint, cache_dir=tmp_path)
     active = served.machine.metrics.active.labels("/ws-replay")
-    socket = await connect(served)
+    socket = await connect(served, TRADES)
     await until(lambda: active._value.get() == 1)
     await socket.close()
     await until(lambda: active._value.get() == 0)
@@ -224,7 +254,7 @@ async def test_a_client_that_stalls_is_cut(
         stall_timeout_s=0.4,
     )
     metrics = served.machine.metrics
-    async with served.client.ws_connect(url(served)):
+    async with served.client.ws_connect(url(served, all="true")):
         await until(lambda: metrics.responses.labels("/ws-replay", "stalled")._value.get() == 1)
     assert metrics.limited.labels("stall_timeout_s")._value.get() == 1
 
@@ -235,6 +265,7 @@ async def test_a_client_that_stalls_is_cut(
         ({"exchange": "bitmax"}, 'invalid "exchange": "bitmax". did you mean bitmex?'),
         ({"from": "yesterday"}, 'invalid "from": "yesterday"'),
         ({"to": FROM}, 'invalid "from" and "to"'),
+        ({"all": "yes"}, 'invalid "all": yes, expected true or false'),
     ],
 )
 async def test_a_bad_query_closes_at_once(

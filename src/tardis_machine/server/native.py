@@ -48,14 +48,26 @@ class SubscriptionsError(TardisMachineError):
         super().__init__(f"{exchange}: expected at most {MAX_FILTERS} subscriptions")
 
 
+class NoSubscriptionsError(TardisMachineError):
+    """A connection that has subscribed to nothing when its session starts."""
+
+    def __init__(self, exchange: str) -> None:
+        self.exchange = exchange
+        super().__init__(
+            f"No subscriptions received for {exchange}: subscribe within {START_AFTER_S:g} s, "
+            "or connect with &all=true for everything"
+        )
+
+
 class _Client:
     """One connection: what it has subscribed to, and its way out."""
 
-    def __init__(self, session: Session, options: ReplayOptions) -> None:
+    def __init__(self, session: Session, options: ReplayOptions, *, takes_all: bool) -> None:
         self.session = session
         self.gone = False
         self.done: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self.options = options
+        self._takes_all = takes_all
         self._filters: list[Filter] = []
         self._unrecorded: list[str] = []
         self._read = exchanges.get(options.exchange).subscriptions
@@ -68,17 +80,21 @@ class _Client:
         session.receive = self._receive
 
     def start(self) -> ReplayOptions:
-        """Take no more subscriptions; give what was asked for: everything, if nothing was.
+        """Take no more subscriptions; return the options with what the client subscribed to.
 
-        OptionsError if nothing of it is recorded.
+        Raises NoSubscriptionsError if that is nothing, OptionsError if a channel is not recorded.
         """
         self._started = True
-        if self._unrecorded and not self._filters:
-            name = self.options.exchange
+        if self._takes_all:
+            return self.options
+        name = self.options.exchange
+        if self._unrecorded:
             raise OptionsError(
                 f"{name} has no recordings of {', '.join(self._unrecorded)}: "
                 f"expected any of {', '.join(catalog.channels(name))}"
             )
+        if not self._filters:
+            raise NoSubscriptionsError(name)
         asked = normalize(self._filters)
         return msgspec.structs.replace(self.options, filters=tuple(asked))
 
@@ -126,8 +142,7 @@ class NativeReplays:
 
     async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
         """Replay to one connection, with the others of its session."""
-        options = _options(request)
-        client = _Client(session, options)
+        client = _Client(session, _options(request), takes_all=_takes_all(request))
         name = request.query.get("session") or ""
         replay = self._sessions.get(name) if name else None
         if replay is None or replay.started:
@@ -271,19 +286,9 @@ class _Replay:
 
     async def _replay(self) -> None:
         services = self._services
-        clients: list[_Client] = []
-        options: list[ReplayOptions] = []
-        for client in self._clients:
-            if client.gone:
-                continue
-            try:
-                options.append(client.start())
-            except OptionsError as error:
-                client.fail(error)
-            else:
-                clients.append(client)
-        if not clients:
-            return
+        clients = [client for client in self._clients if not client.gone]
+        # An error of one connection ends them all: they want the merged streams, not some of them.
+        options = [client.start() for client in clients]
         replay: _Source
         if len(options) == 1:
             replay = _Sole(NativeReplay(options[0], history=services.history))
@@ -382,3 +387,11 @@ def _options(request: web.BaseRequest) -> ReplayOptions:
         with contextlib.suppress(msgspec.DecodeError):
             asked["speed"] = msgspec.json.decode(request.query["speed"], type=float)
     return parse_replay(msgspec.json.encode(asked).decode())
+
+
+def _takes_all(request: web.BaseRequest) -> bool:
+    """Return whether the query asks for all channels of all symbols."""
+    text = request.query.get("all", "false")
+    if text not in {"true", "false"}:
+        raise OptionsError(f'invalid "all": {text:.40}, expected true or false')
+    return text == "true"
