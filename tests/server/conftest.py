@@ -84,13 +84,12 @@ async def start() -> AsyncIterator[Start]:
 
         async def started(**settings: Any) -> Served:
             machine = TardisMachine(**({"sample_data": True} | settings))
-            port = free_ports()
-            await machine.start(port)
+            await machine.start(0)
             stack.push_async_callback(machine.stop)
             client = await stack.enter_async_context(
                 aiohttp.ClientSession(max_line_size=30_000, max_field_size=30_000)
             )
-            return Served(machine, port, client)
+            return Served(machine, machine.port, client)
 
         yield started
 

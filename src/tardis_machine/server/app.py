@@ -25,7 +25,7 @@ from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
-from tardis_machine.server.sockets import BACKLOG, Sockets, listen
+from tardis_machine.server.sockets import BACKLOG, Sockets, listen, port_of
 from tardis_machine.server.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class TardisMachine:
         sockets: Sockets | None = None,
         siblings: Siblings | None = None,
     ) -> None:
-        """Listen on `port` and the one after it.
+        """Listen on `port` and the one after it; 0 for any two that are free (see `port`).
 
         A process of a cluster is given `sockets` that listen already, and its `siblings`.
         """
@@ -121,6 +121,13 @@ class TardisMachine:
             raise
         where = {"http": _address(taken.http), "ws": _address(taken.websocket)}
         log.info("listening", extra={**where, "kernel": str(kernel())})
+
+    @property
+    def port(self) -> int:
+        """The HTTP port that a started server listens on; WebSockets have the next one."""
+        if self._services is None:
+            raise RuntimeError("this TardisMachine is not started: it listens on no port")
+        return self._services.port
 
     async def stop(self) -> "DrainReport | None":
         """End what is under way, deliver what is journalled, and say what became of it."""
@@ -155,7 +162,7 @@ class TardisMachine:
         self._services = services = Services(
             config=self.config,
             limits=Limits(self._limits_config, self.metrics),
-            port=sockets.http[0].getsockname()[1],
+            port=port_of(sockets.http),
             history=history,
             live=self._live_config,
             metrics=self.metrics,

@@ -12,9 +12,9 @@ class ServerConfig(Section, title="Server"):
 
     port: int = setting(
         8000,
-        help="HTTP port; WebSocket listens on the next one",
-        minimum=1,
-        maximum=65534,
+        help="HTTP port; WebSocket on the next one; 0: any free",
+        minimum=0,
+        maximum=65_534,
         env_override="PORT",
     )
     host: str = setting("127.0.0.1", help="address to listen on; 0.0.0.0 for all", metavar="ADDR")
