@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tardis_machine.kernel import VARIABLE
+from tests.servers.machine import port_said
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Launch = Callable[..., "Process"]
@@ -70,6 +71,12 @@ class Process:
             )
             assert len(found()) >= count, "\n".join(self.lines)
             return found()[-1]
+
+    def listening(self, count: int = 1) -> int:
+        """Wait until so many of its processes listen; return the HTTP port that they share."""
+        port = port_said(self.wait_for(" listening ", count))
+        assert port is not None
+        return port
 
     def stop(self, number: int) -> int:
         self.popen.send_signal(number)

@@ -57,10 +57,9 @@ def hangups(handled: signal.Handlers) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
-    port = free_ports()
     with hangups(signal.SIG_DFL):
-        process = launch("--sample-data", "--port", str(port))
-    assert f"http=127.0.0.1:{port} ws=127.0.0.1:{port + 1}" in process.wait_for("listening")
+        process = launch("--sample-data", "--port", "0")
+    port = process.listening()
     assert process.wait_for("--sample-data is synthetic")
     lines = replay(port).splitlines()
     assert {json.loads(line)["type"] for line in lines} == {"trade"}
@@ -71,7 +70,7 @@ def test_it_serves_until_told_to_stop(launch: Launch, number: int) -> None:
 def test_a_hangup_ends_a_cluster_in_good_order(launch: Launch) -> None:
     """As a terminal that is closed tells all of its processes."""
     with hangups(signal.SIG_DFL):
-        process = launch("--sample-data", "--cluster-mode", "--port", str(free_ports()))
+        process = launch("--sample-data", "--cluster-mode", "--port", "0")
     process.wait_for("listening", count=os.cpu_count() or 1)
     assert process.stop(signal.SIGHUP) == 0
     process.wait_for("stopped", count=os.cpu_count() or 1)
@@ -80,23 +79,24 @@ def test_a_hangup_ends_a_cluster_in_good_order(launch: Launch) -> None:
 def test_a_hangup_that_is_ignored_stays_so(launch: Launch) -> None:
     """As nohup has it."""
     with hangups(signal.SIG_IGN):
-        process = launch("--sample-data", "--port", str(port := free_ports()))
-    process.wait_for("listening")
+        process = launch("--sample-data", "--port", "0")
+    port = process.listening()
     process.popen.send_signal(signal.SIGHUP)
     assert replay(port)
     assert process.stop(signal.SIGTERM) == 0
 
 
 def test_PORT_wins(launch: Launch) -> None:  # noqa: N802 - the variable's name
-    port, other = free_ports(), free_ports()
-    process = launch("--sample-data", "--port", str(other), PORT=str(port), TM_PORT=str(other))
-    assert f"http=127.0.0.1:{port} " in process.wait_for("listening")
+    port = free_ports()
+    process = launch("--sample-data", "--port", "0", PORT=str(port), TM_PORT="0")
+    assert process.listening() == port
 
 
 def test_several_processes_share_the_ports(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--cluster-mode", "--port", str(port), "--log-format", "json")
-    process.wait_for("listening", count=os.cpu_count() or 1)
+    process = launch("--sample-data", "--cluster-mode", "--port", "0", "--log-format", "json")
+    listening = json.loads(process.wait_for('"listening"', count=os.cpu_count() or 1))
+    port = int(listening["http"].rpartition(":")[2])
+    assert listening["ws"] == f"127.0.0.1:{port + 1}"
     assert len({replay(port) for _ in range(8)}) == 1
     assert process.stop(signal.SIGTERM) == 0
     events = [json.loads(line)["event"] for line in process.lines]
@@ -112,9 +112,8 @@ def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
     places = tmp_path / "t", tmp_path / "long" / ("x" * 100)
     for place in places:
         place.mkdir(parents=True)
-        port = free_ports()
-        process = launch("--sample-data", "--cluster-mode", "--port", str(port), TMPDIR=str(place))
-        process.wait_for("listening", count=os.cpu_count() or 1)
+        process = launch("--sample-data", "--cluster-mode", "--port", "0", TMPDIR=str(place))
+        port = process.listening(os.cpu_count() or 1)
         for number in range(4):
             refused = create_connection(
                 f"ws://127.0.0.1:{port + 1}/ws-replay?exchange=nope&session={number}"
@@ -129,10 +128,9 @@ def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
 
 
 def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
     workers = os.cpu_count() or 1
-    process.wait_for("listening", count=workers)
+    port = process.listening(workers)
     children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children").read_text()
     assert len(children.split()) == workers
     os.kill(int(children.split()[0]), signal.SIGKILL)
@@ -150,10 +148,9 @@ def counted(port: int, labels: str = ".*") -> float:
 
 
 def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
     workers = os.cpu_count() or 1
-    process.wait_for("listening", count=workers)
+    port = process.listening(workers)
     for number in range(1, 9):
         replay(port)
         assert counted(port) == number
@@ -171,10 +168,9 @@ def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
 
 
 async def test_connections_of_a_native_session_meet_in_one_process(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
     workers = os.cpu_count() or 1
-    process.wait_for("listening", count=workers)
+    port = process.listening(workers)
     query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&speed=600"
     url = f"http://127.0.0.1:{port + 1}/ws-replay?{query}"
 
@@ -206,7 +202,7 @@ def test_a_configuration_that_cannot_work_ends_the_cluster(run: Run, tmp_path: P
     file = tmp_path / "file"
     file.touch()
     done = run(
-        *("--sample-data", "--cluster-mode", "--port", str(free_ports())),
+        *("--sample-data", "--cluster-mode", "--port", "0"),
         *("--file-path", str(tmp_path / "events"), "--journal-dir", str(file / "journal")),
     )
     assert done.returncode == 1
@@ -216,10 +212,7 @@ def test_a_configuration_that_cannot_work_ends_the_cluster(run: Run, tmp_path: P
 
 
 def test_processes_that_keep_dying_are_not_started_for_ever(launch: Launch) -> None:
-    port = free_ports()
-    process = launch(
-        *("--sample-data", "--cluster-mode", "--port", str(port), "--cluster-restarts", "1")
-    )
+    process = launch("--sample-data", "--cluster-mode", "--port", "0", "--cluster-restarts", "1")
     process.wait_for("listening", count=os.cpu_count() or 1)
     children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children")
     for _ in range(2):
@@ -230,8 +223,7 @@ def test_processes_that_keep_dying_are_not_started_for_ever(launch: Launch) -> N
 
 
 def test_no_process_outlives_the_one_that_watches_it(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--cluster-mode", "--port", str(port))
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
     process.wait_for("listening", count=2)
     process.stop(signal.SIGKILL)
     process.wait_for("stopped", count=2)
@@ -239,9 +231,7 @@ def test_no_process_outlives_the_one_that_watches_it(launch: Launch) -> None:
 
 def test_a_taken_port_is_an_error(run: Run) -> None:
     port = free_ports()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port + 1))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", port + 1)):
         done = run("--sample-data", "--port", str(port))
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port + 1}" in done.stderr
@@ -252,7 +242,7 @@ def test_a_taken_port_is_an_error(run: Run) -> None:
     ("arguments", "part"),
     [
         (("--prot", "8000"), "--prot: unknown flag, did you mean --port?"),
-        (("--port", "70000"), "--port 70000: expected 1 to 65534"),
+        (("--port", "70000"), "--port 70000: expected 0 to 65534"),
         (("--endpoint", "nowhere"), "--endpoint 'nowhere'"),
         (("server",), "server: unknown argument"),
     ],
@@ -266,19 +256,17 @@ def test_what_is_wrong_is_said_with_exit_1(run: Run, arguments: tuple[str, ...],
 
 
 def test_listening_beyond_loopback_without_a_token_warns(launch: Launch) -> None:
-    port = str(free_ports())
-    process = launch("--sample-data", "--port", port, "--host", "0.0.0.0")
+    process = launch("--sample-data", "--port", "0", "--host", "0.0.0.0")
     process.wait_for("listening")
     assert any("without --auth-token" in line for line in process.lines)
     process.stop(signal.SIGTERM)
-    guarded = launch("--sample-data", "--port", port, "--host", "0.0.0.0", TM_AUTH_TOKEN="t")
+    guarded = launch("--sample-data", "--port", "0", "--host", "0.0.0.0", TM_AUTH_TOKEN="t")
     guarded.wait_for("listening")
     assert not any("--auth-token" in line for line in guarded.lines)
 
 
 def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> None:
-    port = free_ports()
-    process = launch("--sample-data", "--port", str(port), "--api-key", "s3cret")
+    process = launch("--sample-data", "--port", "0", "--api-key", "s3cret")
     process.wait_for("listening")
     assert any("TM_API_KEY" in line for line in process.lines)
     assert not any("s3cret" in line for line in process.lines)

@@ -38,7 +38,6 @@ from tests.lake.conftest import SMALL, ZONE
 from tests.lake.test_streaming import produce
 from tests.publish.machines import Machine, wait_until
 from tests.servers.kafka import KafkaBroker
-from tests.servers.process import free_ports
 
 REPLAY = {
     "exchange": "bitmex",
@@ -90,8 +89,7 @@ def test_what_the_server_sends_is_in_the_tables_after_a_kill(
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_topics([NewTopic(topic, num_partitions=2)])[topic].result(30)
     flags = ("--kafka-brokers", kafka.address, "--kafka-topic", topic)
-    port = free_ports(1)[0]
-    server = Machine(port, tmp_path / "log", "--journal-dir", str(tmp_path / "journal"), *flags)
+    server = Machine(tmp_path / "log", "--journal-dir", str(tmp_path / "journal"), *flags)
     response = server.get("/replay-normalized", REPLAY)
     assert server.get("/replay-normalized", REPLAY) == response  # published again
     assert server.stop(signal.SIGTERM) == 0

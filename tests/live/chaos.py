@@ -13,7 +13,7 @@ import aiohttp
 
 from tardis_machine.server.app import TardisMachine
 from tests.live.simulator import Judge, Simulator
-from tests.server.conftest import free_ports, until
+from tests.server.conftest import until
 from tests.servers.exchange import ScriptedExchange
 
 SYMBOLS = ["BTCUSDT", "ETHUSDT", "SOLUSDT"]
@@ -55,8 +55,7 @@ async def _watch(simulator: Simulator, seconds: float, folder: Path) -> Report:
         journal={"dir": folder / "journal"},
         **_SETTINGS,
     )
-    port = free_ports()
-    await machine.start(port)
+    await machine.start(0)
     options = {
         "exchange": "binance-futures",
         "symbols": SYMBOLS,
@@ -65,7 +64,8 @@ async def _watch(simulator: Simulator, seconds: float, folder: Path) -> Report:
         "withErrorMessages": True,
         "timeoutIntervalMS": 500,
     }
-    url = f"ws://127.0.0.1:{port + 1}/ws-stream-normalized?options={quote(json.dumps(options))}"
+    address = f"127.0.0.1:{machine.port + 1}"
+    url = f"ws://{address}/ws-stream-normalized?options={quote(json.dumps(options))}"
     judge = Judge(simulator.markets)
     counts = {"book_change": 0, "disconnect": 0, "error": 0}
     async with aiohttp.ClientSession() as client:

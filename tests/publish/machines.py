@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.cli.conftest import environment
 from tests.server.conftest import query
+from tests.servers.machine import port_said
 
 _COMMAND = Path(sys.executable).with_name("tardis-machine")
 _PATIENCE_S = 90
@@ -18,17 +19,18 @@ _PATIENCE_S = 90
 class Machine:
     """`tardis-machine` with its log in a file, which its publisher may outlive."""
 
-    def __init__(self, port: int, log: Path, *flags: str, **environ: str) -> None:
-        self.port = port
+    def __init__(self, log: Path, *flags: str, **environ: str) -> None:
         self._log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [_COMMAND, "--sample-data", "--port", str(port), *flags],
+                [_COMMAND, "--sample-data", "--port", "0", *flags],
                 stdout=file,
                 stderr=file,
                 env=environment(**environ),
             )
-        self.wait_for("listening")
+        port = port_said(self.wait_for(" listening "))
+        assert port is not None
+        self.port = port
 
     @property
     def pid(self) -> int:

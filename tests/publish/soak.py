@@ -23,7 +23,6 @@ from tests.publish.machines import Machine, gone, peak_mb, wait_until
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
 from tests.publish.test_server import MEMORY_MB, large_options, logs_of
 from tests.publish.test_server import serve as serve  # noqa: PLC0414 - a fixture
-from tests.server.conftest import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600)]
 
@@ -124,7 +123,7 @@ def test_everything_dies_at_random(
     mortal: Broker, machines: list[Machine], tmp_path: Path, journal_dir: Path
 ) -> None:
     flags = ("--journal-dir", str(journal_dir), "--retry-max-s", "1", *mortal.flags())
-    machines.append(Machine(free_ports(), tmp_path / "server-0.log", *flags))
+    machines.append(Machine(tmp_path / "server-0.log", *flags))
     options = large_options(20_000)
     whole = machines[0].get("/replay-normalized", [o | {"publish": False} for o in options])
     received: list[bytes] = []
@@ -146,7 +145,7 @@ def test_everything_dies_at_random(
             if server.process.poll() is not None or random.random() < 0.3:
                 server.stop(signal.SIGKILL)
                 log = tmp_path / f"server-{len(machines)}.log"
-                machines.append(Machine(free_ports(), log, *flags))
+                machines.append(Machine(log, *flags))
             time.sleep(random.uniform(0, PAUSE_S.get(mortal.bus, 1.0)))
     assert len(machines) > 1
     last = machines[-1]

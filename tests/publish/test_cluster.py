@@ -16,7 +16,6 @@ from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
 from tests.publish.test_signals import OPTIONS
-from tests.server.conftest import free_ports
 from tests.servers.nats import NatsServer
 
 RESPONSES = 8
@@ -30,7 +29,7 @@ def broker(start_nats: Callable[..., NatsServer], name: str) -> Broker:
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path, journal_dir: Path) -> Iterator[Machine]:
     flags = ("--cluster-mode", "--journal-dir", str(journal_dir), "--retry-max-s", "1")
-    made = Machine(free_ports(), tmp_path / "server.log", *flags, *broker.flags())
+    made = Machine(tmp_path / "server.log", *flags, *broker.flags())
     wait_until(lambda: len(workers(made)) == os.cpu_count(), "not all processes are there")
     yield made
     broker.server.resume()

@@ -33,7 +33,6 @@ from tests.buses.events import lines
 from tests.cli.conftest import Launch, Run
 from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
-from tests.server.conftest import free_ports
 
 Deliver = Callable[..., Publisher]
 
@@ -489,7 +488,7 @@ def test_a_server_without_buses_says_what_waits_for_those_it_had(
 ) -> None:
     """It was started without a variable, perhaps, and would publish nothing and never say so."""
     log(journal, {"file": file}, 100).close()
-    flags = ("--sample-data", "--port", str(free_ports()))
+    flags = ("--sample-data", "--port", "0")
     server = launch(*flags, "--journal-dir", str(journal))
     said = server.wait_for("messages wait in the journal")
     assert "bus=file messages=100" in said

@@ -26,7 +26,7 @@ from tests.cli.conftest import Run
 from tests.publish.brokers import Broker
 from tests.publish.machines import Machine, gone, peak_mb, wait_until
 from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
-from tests.server.conftest import free_ports, query
+from tests.server.conftest import query
 from tests.servers.process import free_ports as unused_ports
 
 pytestmark = pytest.mark.kafka
@@ -73,10 +73,9 @@ async def test_both_replay_flows_arrive_as_the_clients_saw_them(
     machine = TardisMachine(
         sample_data=True, journal={"dir": journal_dir}, **{broker.bus: broker.config}
     )
-    port = free_ports()
-    await machine.start(port)
-    http = f"http://127.0.0.1:{port}/replay-normalized"
-    ws = f"http://127.0.0.1:{port + 1}/ws-replay-normalized"
+    await machine.start(0)
+    http = f"http://127.0.0.1:{machine.port}/replay-normalized"
+    ws = f"http://127.0.0.1:{machine.port + 1}/ws-replay-normalized"
     async with aiohttp.ClientSession() as client:
         async with client.get(http + query(OPTIONS)) as response:
             over_http = await response.read()
@@ -107,7 +106,6 @@ def serve(journal_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Machine]]
         flags = [flag for broker in brokers for flag in broker.flags()]
         quick = ("--retry-max-s", "1", "--send-timeout-s", "5")
         machine = Machine(
-            free_ports(),
             tmp_path / f"server-{len(started)}.log",
             *("--journal-dir", str(journal_dir)),
             *quick,
@@ -228,7 +226,7 @@ def test_publishing_off_leaves_no_trace(
 ) -> None:
     published = serve(broker).get("/replay-normalized", OPTIONS)
     state = tmp_path / "state"
-    server = Machine(free_ports(), tmp_path / "server.log", XDG_STATE_HOME=str(state))
+    server = Machine(tmp_path / "server.log", XDG_STATE_HOME=str(state))
     assert server.get("/replay-normalized", OPTIONS) == published
     fields = {"status", "uptimeHours", "timestampMs", "memoryInfo"}
     assert set(json.loads(server.get("/health-check"))) == fields
@@ -243,10 +241,9 @@ def test_publishing_off_imports_no_bus_client() -> None:
     program = """
 import asyncio, sys
 from tardis_machine.server.app import TardisMachine
-from tests.server.conftest import free_ports
 
 async def main():
-    async with TardisMachine(sample_data=True, port=free_ports()):
+    async with TardisMachine(sample_data=True, port=0):
         pass
 
 asyncio.run(main())

@@ -11,7 +11,6 @@ import pytest
 from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import assert_all_arrived
-from tests.server.conftest import free_ports
 from tests.servers.nats import NatsServer
 
 OPTIONS = {
@@ -32,7 +31,7 @@ def broker(start_nats: Callable[..., NatsServer], name: str) -> Broker:
 def machine(broker: Broker, tmp_path: Path, journal_dir: Path) -> Iterator[Machine]:
     """A server with something pending: its broker is paused."""
     flags = ("--journal-dir", str(journal_dir), "--retry-max-s", "1", *broker.flags())
-    made = Machine(free_ports(), tmp_path / "server.log", *flags)
+    made = Machine(tmp_path / "server.log", *flags)
     publisher = made.publisher
     yield made
     broker.server.resume()

@@ -124,7 +124,7 @@ from tardis_machine.server.app import TardisMachine
 
 async def main():
     machine = TardisMachine(sample_data=True, journal={{"dir": {str(tmp_path / "journal")!r}}})
-    await machine.start({free_ports()})
+    await machine.start(0)
     await machine.stop()
 
 asyncio.run(main())

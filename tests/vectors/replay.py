@@ -14,7 +14,6 @@ import aiohttp
 import msgspec
 
 from tardis_machine.server.app import TardisMachine
-from tests.server.conftest import free_ports
 from tests.servers.tardis_api import TardisApi
 from tests.vectors.compute import Outcome
 
@@ -86,14 +85,13 @@ class _Recorded(TardisApi):
 
 async def _answers(file: ReplayFile, endpoint: str, cache_dir: str) -> list[tuple[int, bytes]]:
     machine = TardisMachine(endpoint=endpoint, cache_dir=cache_dir)
-    port = free_ports()
-    await machine.start(port)
+    await machine.start(0)
     found = []
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client:
             for answer in file.answers:
                 query = quote(json.dumps(answer.options))
-                url = f"http://127.0.0.1:{port}{answer.path}?options={query}"
+                url = f"http://127.0.0.1:{machine.port}{answer.path}?options={query}"
                 async with client.get(url) as response:
                     found.append((response.status, await response.read()))
     finally:
