@@ -3,7 +3,7 @@
 import pytest
 
 from tardis_machine import bounded
-from tardis_machine.bounded import Known, Made, Seen
+from tardis_machine.bounded import Known, Made, Seen, shortened
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +33,11 @@ def test_what_was_made_is_dropped_before_it_is_forgotten() -> None:
     assert [made[name] for name in "abac"] == ["A", "B", "A", "C"]
     assert dropped == ["A", "B"]
     assert made == {"c": "C"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("short", "short"), ("exact", "exact"), ("longer", "long…"), ("/a\udcff", "/a?")],
+)
+def test_shortened_text_fits_and_can_be_encoded(text: str, kept: str) -> None:
+    assert shortened(text, 5) == kept

@@ -1,4 +1,4 @@
-"""Memory by name that cannot grow without end: a broken feed may make up names.
+"""Memory by name, and text, that cannot grow without end: a broken feed may make up names.
 
 Exchanges list some thousands of names. What has met far more forgets all of them, and starts anew.
 """
@@ -10,6 +10,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_NAMES: Final = 100_000
+MAX_REASON: Final = 1_000
+"""Characters of an error that are kept: a service may answer with a whole page."""
+
+
+def shortened(text: str, limit: int = MAX_REASON) -> str:
+    """Return text of at most `limit` characters that UTF-8 can encode.
+
+    Names of files that are no UTF-8 reach error messages as lone surrogates.
+    """
+    if len(text) > limit:
+        text = f"{text[: limit - 1]}…"
+    return text.encode(errors="replace").decode()
 
 
 class Known(dict[K, V]):

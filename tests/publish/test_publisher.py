@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,18 +20,20 @@ from tardis_machine.config import to_dict
 from tardis_machine.journal import Cursor, Directory, Provenance, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import segment_path
-from tardis_machine.publish.accounts import Snapshot
+from tardis_machine.publish.accounts import Snapshot, Statistics
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, SendResult
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.config import PublishConfig
+from tardis_machine.publish.lanes import Lanes
 from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
 from tests.cli.conftest import Launch, Run
+from tests.publish.machines import wait_until
 from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
 
@@ -251,9 +254,69 @@ def test_a_delivery_that_dies_is_unhealthy_and_begins_anew(
         time.sleep(0.005)
     publisher.stop(time.monotonic() + 10)
     assert healthy[:2] == [True, False]
-    assert healthy[-1]
+    assert publisher.snapshot().buses["file"].statistics.healthy
     assert _Dying.deaths == 0
     assert written(file) == [event.event_id for event in events_of(lines(500))]
+
+
+class _Held(FileEventBus):
+    """Connects at once, then dies in its first calls, and waits in each later one for leave."""
+
+    calls = 0
+    leave = threading.Event()
+
+    def send(self, records: Sequence[Record], timeout_s: float) -> SendResult:
+        _Held.calls += 1
+        if _Held.calls <= 2:
+            raise SystemExit("x" * (2 << 20) + "\udcff")
+        assert _Held.leave.wait(60)
+        return super().send(records, timeout_s)
+
+
+def test_bus_whose_delivery_died_recovers_with_an_acknowledgement_not_a_connection(
+    journal: Path, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BUSES, "file", _Held)
+    _Held.calls, _Held.leave = 0, threading.Event()
+    log(journal, {"file": file}, 500).close()
+    publisher = Publisher({"file": file}, Directory(journal), PublishConfig(retry_max_s=1.0))
+    publisher.start()
+    try:
+        wait_until(lambda: publisher.settle() or _Held.calls == 3, "the third delivery sends")
+        snapshot = publisher.snapshot()
+        statistics = snapshot.buses["file"].statistics
+        assert (statistics.healthy, statistics.deaths) == (False, 2)
+        assert statistics.last_error.startswith("SystemExit: xxx")
+        assert len(msgspec.json.encode(snapshot)) < 10_000
+        _Held.leave.set()
+        wait_until(publisher.settle, "everything is delivered")
+        statistics = publisher.snapshot().buses["file"].statistics
+        assert (statistics.healthy, statistics.deaths) == (True, 2)
+        assert statistics.last_error == ""
+    finally:
+        publisher.stop(time.monotonic() + 10)
+
+
+def test_success_that_a_dying_delivery_still_notes_does_not_make_its_bus_healthy() -> None:
+    statistics = Statistics()
+    lanes = Lanes("file", PublishConfig(), statistics)
+    lanes.die("KeyError: 1")
+    lanes.succeed(lanes.main)
+    lanes.fail(lanes.main, "too fast", progress=True)
+    assert not statistics.healthy
+
+
+def test_snapshot_does_not_grow_with_the_logs_of_servers_that_are_gone(
+    journal: Path, file: FileConfig
+) -> None:
+    for _ in range(20):
+        log(journal, {"file": file}, 10).close()
+    alive = log(journal, {"file": file}, 10)
+    publisher = Publisher({"file": file}, Directory(journal), PublishConfig())
+    bus = publisher.snapshot().buses["file"]
+    alive.close()
+    assert bus.counted == {alive.path.name: 10}
+    assert bus.account.journalled == 210
 
 
 def test_a_log_of_another_version_is_kept_aside_and_the_rest_delivered(

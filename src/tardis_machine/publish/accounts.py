@@ -95,11 +95,13 @@ def _latency() -> Distribution:
 class Statistics(msgspec.Struct):
     """Counted since the publisher process started.
 
-    `held_back` are the records that wait now for destinations that fail.
+    `held_back` are the records that wait now for destinations that fail, `deaths` the deliveries
+    that died of an unexpected error. `last_error` is short: `bounded.shortened`.
     """
 
     healthy: bool = True
     last_error: str = ""
+    deaths: int = 0
     delivered: int = 0
     retried: int = 0
     held_back: int = 0
@@ -111,7 +113,7 @@ class Statistics(msgspec.Struct):
 class BusSnapshot(msgspec.Struct):
     """One bus at one moment; `ended` are the books of the logs whose writers are gone.
 
-    `counted` says of each log how many of its messages are in them.
+    `counted` says of each log that a server still writes how many of its messages are in them.
     """
 
     account: Account

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tardis_machine.bounded import shortened
 from tardis_machine.bronze import Context, DecodeError, Event, Rejected, Series, decode
 from tardis_machine.journal.durable import make_directory, open_private, sync_directory, write_all
 
@@ -87,7 +88,7 @@ class DeadLetters:
     def of_event(self, context: Context, event: Event, destination: str, reason: str) -> DeadLetter:
         return DeadLetter(
             bus=self.bus,
-            reason=reason,
+            reason=shortened(reason),
             time_us=time.time_ns() // 1000,
             context=context,
             position=event.position,
@@ -104,7 +105,7 @@ class DeadLetters:
     def of_line(self, context: Context, rejected: Rejected) -> DeadLetter:
         return DeadLetter(
             bus=self.bus,
-            reason=str(rejected.error),
+            reason=shortened(str(rejected.error)),
             time_us=time.time_ns() // 1000,
             context=context,
             position=rejected.position,

@@ -74,7 +74,8 @@ class Delivery:
         self._passed = passed
         self._gives_way = gives_way
         self._router = bus.router()
-        self._lanes = Lanes(bus.name, config, self.statistics)
+        after_death = statistics is not None
+        self._lanes = Lanes(bus.name, config, self.statistics, after_death=after_death)
         # With nothing to part it from, a destination's trouble is the bus's.
         self._parted = len(bus.destinations()) > 1 or bus.config.routing().destination is not None
         self._last = self._lanes.main
@@ -178,8 +179,9 @@ class Delivery:
             run()
         except BaseException as error:  # noqa: BLE001 - nothing may leave the bus seeming healthy
             _log.exception("delivery died", extra={"bus": self.name})
-            self._note(f"{type(error).__name__}: {error}", retriable=False)
             with self._changed:
+                if not self._failed:
+                    self._lanes.die(f"{type(error).__name__}: {error}")
                 self._failed = self._stopping = True
                 self._changed.notify_all()
 
@@ -500,6 +502,8 @@ class Delivery:
         with self._changed:
             self._held -= len(batch.records) - len(again)
             self._held_bytes -= batch.weight - weight_of([sent.record for sent, _ in again])
+            if result.delivered and not self._failed:
+                self._lanes.acknowledge()
             if again:
                 reached = set(range(len(batch.records))).difference(failed)
                 self._try_again(batch, again, {batch.records[p].destination for p in reached})

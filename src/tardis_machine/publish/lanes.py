@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tardis_machine.backoff import Backoff
+from tardis_machine.bounded import shortened
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Statistics
 from tardis_machine.publish.config import PublishConfig
@@ -58,7 +59,16 @@ class Lane:
 class Lanes:
     """The lanes of one bus. Only the bus's sender opens and closes them."""
 
-    def __init__(self, bus: str, config: PublishConfig, statistics: Statistics) -> None:
+    def __init__(
+        self,
+        bus: str,
+        config: PublishConfig,
+        statistics: Statistics,
+        *,
+        after_death: bool = False,
+    ) -> None:
+        """`after_death`: the delivery before this one died, so the bus is still unhealthy."""
+        self._died = after_death
         self._bus = bus
         self._config = config
         self._statistics = statistics
@@ -130,7 +140,7 @@ class Lanes:
         """Remember trouble and tell of it, but not over and over."""
         now = time.monotonic()
         statistics = self._statistics
-        statistics.last_error = reason
+        statistics.last_error = reason = shortened(reason)
         if not progress:
             lane.fruitless += 1
             lane.failing_since = lane.failing_since or now
@@ -153,8 +163,21 @@ class Lanes:
         if lane.destination is not None and not lane.waiting:
             del self.aside[lane.destination]
         statistics = self._statistics
-        if not self.aside and self.main.failing_since is None:
+        if not self.aside and self.main.failing_since is None and not self._died:
             statistics.last_error = ""
+
+    def die(self, reason: str) -> None:
+        """Count the death of a delivery: its bus is unhealthy until `acknowledge` is called."""
+        self._statistics.deaths += 1
+        self._died = True
+        self.note(self.main, reason, retriable=False)
+
+    def acknowledge(self) -> None:
+        """Note that the bus acknowledged a record, which ends the trouble of a death."""
+        if self._died:
+            self._died = False
+            _log.info("bus recovered", extra={"bus": self._bus, "deaths": self._statistics.deaths})
+            self._assess()
 
     def _recover(self, lane: Lane, *, said: bool) -> None:
         """Forget the trouble of a lane on which something got through."""
@@ -164,7 +187,10 @@ class Lanes:
         lane.failing_since = None
         lane.fruitless = 0
         lane.unhealthy = False
-        self._statistics.healthy = not any(each.unhealthy for each in self._all())
+        self._assess()
+
+    def _assess(self) -> None:
+        self._statistics.healthy = not (self._died or any(lane.unhealthy for lane in self._all()))
 
     def _all(self) -> Iterable[Lane]:
         return (self.main, *self.aside.values())

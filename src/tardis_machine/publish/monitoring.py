@@ -120,6 +120,11 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
             gauge.add_metric((label,), count[name])
         yield gauge
     retried = CounterMetricFamily(_PREFIX + "retried", "Records sent again.", labels=("bus",))
+    deaths = CounterMetricFamily(
+        _PREFIX + "delivery_deaths",
+        "Times the bus's delivery died of an unexpected error and began anew.",
+        labels=("bus",),
+    )
     held_back = GaugeMetricFamily(
         _PREFIX + "held_back", "Records that wait for destinations that fail.", labels=("bus",)
     )
@@ -141,6 +146,7 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
     )
     for label, bus in snapshot.buses.items():
         retried.add_metric((label,), bus.statistics.retried)
+        deaths.add_metric((label,), bus.statistics.deaths)
         held_back.add_metric((label,), bus.statistics.held_back)
         held_back_bytes.add_metric((label,), bus.statistics.held_back_bytes)
         behind.add_metric((label,), bus.journal_bytes)
@@ -148,7 +154,17 @@ def _of_buses(snapshot: Snapshot, stalled: frozenset[str]) -> Iterator[Metric]:
         stuck.add_metric((label,), int(label in stalled))
         batches.add_metric((label,), _buckets(bus.statistics.batches), bus.statistics.batches.total)
         latency.add_metric((label,), _buckets(bus.statistics.latency), bus.statistics.latency.total)
-    yield from (retried, held_back, held_back_bytes, behind, letters, stuck, batches, latency)
+    yield from (
+        retried,
+        deaths,
+        held_back,
+        held_back_bytes,
+        behind,
+        letters,
+        stuck,
+        batches,
+        latency,
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

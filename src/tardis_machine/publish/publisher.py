@@ -139,9 +139,11 @@ class Publisher:
                 reached = state.segment, state.seen
                 if delivery is not None:
                     reached = delivery.reached(log, reached)
-                account = ended if log.finished() else living
-                ends = log.end().messages
-                counted[log.name] = account.add(state, ends, log.skipped(*reached))
+                finished = log.finished()
+                account = ended if finished else living
+                messages = account.add(state, log.end().messages, log.skipped(*reached))
+                if not finished:
+                    counted[log.name] = messages
                 size += _bytes_behind(log, state.segment, state.offset)
             living.merge(ended)
             buses[name] = BusSnapshot(

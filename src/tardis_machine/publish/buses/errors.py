@@ -1,11 +1,7 @@
 """What a bus says of what it did not take; each error tells whether to try again."""
 
-from typing import Final
-
+from tardis_machine.bounded import shortened
 from tardis_machine.errors import TardisMachineError
-
-_REASON_CHARACTERS: Final = 1_000
-"""What is kept of a reason: a service may answer with a whole page, and every report repeats it."""
 
 
 class BusError(TardisMachineError):
@@ -13,9 +9,7 @@ class BusError(TardisMachineError):
 
     def __init__(self, bus: str, reason: str, *, destination: str | None = None) -> None:
         self.bus = bus
-        self.reason = reason
-        if len(reason) > _REASON_CHARACTERS:
-            self.reason = f"{reason[:_REASON_CHARACTERS]}…"
+        self.reason = shortened(reason)
         self.destination = destination
         where = bus if destination is None else f"{bus} {destination}"
         super().__init__(f"{where}: {self.reason}")
