@@ -12,7 +12,7 @@ class ServerConfig(Section, title="Server"):
 
     port: int = setting(
         8000,
-        help="HTTP port; WebSocket on the next one; 0: any free",
+        help="HTTP port; WebSocket on the next; 0: any free",
         minimum=0,
         maximum=65_534,
         env_override="PORT",
