@@ -83,6 +83,14 @@ def test_empty_symbols_are_logged_once_for_a_request(caplog: pytest.LogCaptureFi
     assert caplog.messages == []
 
 
+def test_range_of_no_length_is_taken_and_one_within_a_minute_refused() -> None:
+    for time in ("2024-03-01", "2024-03-01T00:00:30.5Z"):
+        [options] = normalized(**{"from": time, "to": time})
+        assert (options.from_, options.to) == (MARCH, MARCH)
+    within = {"from": "2024-03-01T00:00:10Z", "to": "2024-03-01T00:00:40Z"}
+    assert "no whole minute" in refused(**within)
+
+
 def test_flags() -> None:
     options = normalized(withDisconnectMessages=True, publish=False)[0]
     assert options.with_disconnect_messages
@@ -101,7 +109,6 @@ def test_flags() -> None:
         ({"to": None}, ['"to"', "null"]),
         ({"from": "1969-12-31T23:59:59"}, ['"from"', "1969", "1970 or later"]),
         ({"from": "1970-01-01T01:00+02:00"}, ['"from"', "1970 or later"]),
-        ({"to": "2024-03-01"}, ["2024-03-01 to 2024-03-01", "minute"]),
         ({"to": "2024-03-01T00:00:59Z"}, ["no whole minute"]),
         ({"to": "2024-02-01"}, ["no whole minute"]),
         ({"dataTypes": ["tarde"]}, ["invalid data type: tarde", "trade", "book_change"]),
@@ -247,6 +254,16 @@ def test_live_options() -> None:
         ("2024-02-29T19:00:00-0500", MARCH),
         ("2024-02-29T24:00", MARCH),
         ("2024-02-29T24:00:00.000Z", MARCH),
+        ("2024/03/01", MARCH),
+        ("2024/3/1 0:01", MARCH + MINUTE),
+        ("2024-3-1", MARCH),
+        ("2024-3-1T00:01:00.000Z", MARCH + MINUTE),
+        ("2024-03-01Z", MARCH),
+        ("2024-03", MARCH),
+        ("2024/03", MARCH),
+        ("2024", MARCH - 60 * 1440 * MINUTE),
+        ("2024-03-01 ", MARCH),
+        (" 2024-03-01T00:01 \n", MARCH + MINUTE),
     ],
 )
 def test_times_are_utc_unless_they_say_otherwise(text: str, us: int) -> None:
@@ -254,7 +271,12 @@ def test_times_are_utc_unless_they_say_otherwise(text: str, us: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["20240301", "2024-W09-5", "2024-03-01T25:00", "2024-03-01T24:00:01", "", "now"]
+    "text",
+    [
+        *("20240301", "2024-W09-5", "2024-03-01T25:00", "2024-03-01T24:00:01", "", "now", " "),
+        *("2024-02-30", "2024-13", "2024/03-01", "2024-03-0100", "2024-03-01T24:01", "24-3-1"),
+        *("2024-0-1", "2024-03-", "03/01/2024", "2024-03-01T", "\u0662\u0660\u0662\u0664-03-01"),
+    ],
 )
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(OptionsError, match="ISO 8601"):

@@ -19,9 +19,11 @@ from tardis_machine.pacing import MAX_SPEED, MIN_SPEED
 log = logging.getLogger(__name__)
 
 _MINUTE_US: Final = 60_000_000
+# What JavaScript's `Date.parse` takes, too: slashes, one digit, no day or month.
 _DATE: Final = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?",
-    re.IGNORECASE,
+    r"(?P<year>\d{4})(?:(?P<separator>[-/])(?P<month>\d\d?)(?:(?P=separator)(?P<day>\d\d?))?)?"
+    r"(?:[T ](?P<hour>\d\d?)(?P<rest>:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)|Z)?",
+    re.ASCII | re.IGNORECASE,
 )
 _LIVE_TIMEOUT_MS: Final = 10_000
 _MAX_LIVE_TIMEOUT_MS: Final = 365 * 86_400_000
@@ -173,7 +175,10 @@ def parse_stream_normalized(
 
 
 def parse_time(value: object, name: str) -> int:
-    """Read an ISO date or time as microseconds since 1970; without a zone it is UTC."""
+    """Read a date or time as microseconds since 1970; without a zone it is UTC.
+
+    It is ISO text, or what JavaScript takes as well, such as 2019/06/01, 2019-6-1 and 2019-06.
+    """
     moment = _moment(value) if isinstance(value, str) else None
     if moment is None:
         raise OptionsError(
@@ -218,9 +223,9 @@ def common_speed(options: Sequence[ReplayOptions | ReplayNormalizedOptions]) -> 
 def whole_minutes(
     from_: int, to: int, shown: tuple[object, object] | None = None
 ) -> tuple[int, int]:
-    """Cut a range to minutes and refuse an empty one."""
+    """Cut a range to minutes; refuse one without a whole minute, unless it is of no length."""
     start, end = from_ - from_ % _MINUTE_US, to - to % _MINUTE_US
-    if start >= end:
+    if start >= end and from_ != to:
         first, last = shown or (from_, to)
         raise OptionsError(
             f'invalid "from" and "to": {first} to {last} holds no whole minute; '
@@ -230,15 +235,21 @@ def whole_minutes(
 
 
 def _moment(text: str) -> datetime | None:
-    if _DATE.fullmatch(text) is None:
+    parts = _DATE.fullmatch(text.strip())
+    if parts is None:
         return None
+    year, month, day, hour, rest = parts.group("year", "month", "day", "hour", "rest")
     # The end of a day by its own name, which JavaScript takes.
-    ends_day = text[11:16] == "24:00"
+    ends_day = hour == "24"
+    hour = "00" if ends_day else hour or "00"
     try:
-        found = datetime.fromisoformat(text[:11] + "00:00" + text[16:] if ends_day else text)
+        moment = datetime.fromisoformat(
+            f"{year}-{month or 1:0>2}-{day or 1:0>2}T{hour:0>2}{rest or ':00'}"
+        )
         if not ends_day:
-            return found
-        return None if found.second or found.microsecond else found + timedelta(days=1)
+            return moment
+        is_past = moment.minute or moment.second or moment.microsecond
+        return None if is_past else moment + timedelta(days=1)
     except (ValueError, OverflowError):
         return None
 

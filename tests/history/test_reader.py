@@ -672,3 +672,9 @@ def test_times_are_cut_to_minutes(replays: Replays) -> None:
     assert b"".join(reader) == expected(0, 2)
     with pytest.raises(HistoryError, match="at least a minute"):
         replays.history.read("ftx", [], START * MINUTE, START * MINUTE + 59_999_999)
+
+
+def test_range_of_no_length_gives_nothing_and_fetches_nothing(replays: Replays) -> None:
+    reader = replays.history.read("ftx", [], START * MINUTE + 1, START * MINUTE + 1)
+    assert (list(reader), reader.total_minutes) == ([], 0)
+    assert replays.asked() == []

@@ -81,6 +81,28 @@ async def test_a_raw_replay_keeps_messages_as_they_are(served: Served) -> None:
     assert {json.loads(line)["message"]["table"] for line in lines} == {"trade"}
 
 
+async def test_range_of_no_length_has_an_empty_answer(served: Served) -> None:
+    """Also of exchanges and times that the source does not have."""
+    empty = {"from": "2025-01-01", "to": "2025-01-01"}
+    for path, asked in (
+        ("/replay-normalized", OPTIONS | empty),
+        ("/replay-normalized", OPTIONS | empty | {"exchange": "kraken", "speed": 1}),
+        ("/replay", RAW | empty),
+    ):
+        async with served.client.get(served.http(path, asked)) as response:
+            assert (response.status, await response.read()) == (200, b"")
+
+
+async def test_range_of_no_length_fails_no_others_of_its_array(served: Served) -> None:
+    empty = OPTIONS | {"exchange": "deribit", "from": "2020/09/01", "to": "2020-9-1 "}
+    for speed in (None, 600):
+        several = [OPTIONS | {"speed": speed}, empty | {"speed": speed}]
+        async with served.client.get(served.http("/replay-normalized", several)) as response:
+            assert response.status == 200
+            body = await response.read()
+        assert body == library(OPTIONS)
+
+
 async def test_empty_symbols_answer_all_symbols(served: Served) -> None:
     empty = [{"channel": "trade", "symbols": []}]
     for path, asked, changed in (

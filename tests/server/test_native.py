@@ -82,6 +82,17 @@ async def test_all_asks_for_everything(served: Served) -> None:
     assert await replayed(socket) == (recorded("bitmex"), 1000, "WS replay finished")
 
 
+async def test_range_of_no_length_closes_as_finished(served: Served) -> None:
+    sockets = [
+        await connect(served, TRADES, to=FROM),
+        await connect(served, TRADES, to=FROM, speed="1"),
+        await connect(served, TRADES, to=FROM, session="one"),
+        await connect(served, TRADES, to=FROM, session="one"),
+    ]
+    for result in await asyncio.gather(*map(replayed, sockets)):
+        assert result == ([], 1000, "WS replay finished")
+
+
 @pytest.mark.parametrize("said", [(), ("not JSON", {"op": "help"})], ids=["silent", "unrecognised"])
 async def test_connection_without_subscription_closes_its_session(
     served: Served, said: tuple[Any, ...]
@@ -264,7 +275,7 @@ async def test_a_client_that_stalls_is_cut(
     [
         ({"exchange": "bitmax"}, 'invalid "exchange": "bitmax". did you mean bitmex?'),
         ({"from": "yesterday"}, 'invalid "from": "yesterday"'),
-        ({"to": FROM}, 'invalid "from" and "to"'),
+        ({"to": "2024-02-29"}, 'invalid "from" and "to"'),
         ({"all": "yes"}, 'invalid "all": yes, expected true or false'),
     ],
 )

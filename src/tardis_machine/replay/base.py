@@ -55,7 +55,9 @@ class Replay(ABC):
         self._schedule: Schedule | None = None
         speed = common_speed(options)
         if speed is not None:
-            start, end = min(each.from_ for each in options), max(each.to for each in options)
+            # An empty one does not begin the clock.
+            spans = [each for each in options if each.from_ < each.to] or options
+            start, end = min(each.from_ for each in spans), max(each.to for each in spans)
             self._schedule = Schedule(start, end, speed, clock)
 
     @abstractmethod
