@@ -112,18 +112,98 @@ async def test_the_console_prints_symbols_that_its_encoding_lacks(
     assert r'"symbol":"\u5e01\u5b89\u4eba\u751fUSDT"' in capfd.readouterr().out
 
 
-async def test_a_report_that_is_not_understood_changes_nothing(
-    publish: Start, file: FileConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As of a version that was installed while the server ran."""
-    outbox = await publish({"file": file})
-    await until(lambda: outbox._snapshot is not None)
-    process = Path(f"/proc/{outbox.publisher_pid}")
+def say(pid: int | None, line: bytes) -> None:
+    """Write a line to the pipe through which a publisher reports to its server."""
+    process = Path(f"/proc/{pid}")
     reports = process.joinpath("cmdline").read_text().split("\0")[-3]
     with process.joinpath("fd", reports).open("wb") as pipe:
-        pipe.write(b'{"buses":[]}\n')
+        pipe.write(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"buses":[]}',
+        b"x" * (3 << 20),
+        b'{"buses":{"\xff":1}}',
+        b'{"other":' + b"[" * 100_000,
+        b"",
+    ],
+    ids=["another version's", "too long", "not UTF-8", "too deep", "empty"],
+)
+async def test_publisher_is_supervised_after_a_report_that_is_not_understood(
+    publish: Start, file: FileConfig, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    outbox = await publish({"file": file})
+    await until(lambda: outbox._snapshot is not None)
+    first = outbox.publisher_pid
+    assert first is not None
+    await asyncio.to_thread(say, first, line + b"\n")
     await until(lambda: "publisher is not understood" in caplog.text)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: outbox.publisher_pid != first and not outbox.unhealthy())
     await write(respond(outbox), lines(50))
+    report = await outbox.stop()
+    assert_balanced(report.buses[0].account, journalled=50, delivered=50)
+
+
+async def test_supervision_that_fails_is_an_alarm_until_it_is_begun_again(
+    publish: Start, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = await publish({"file": file})
+    supervisor = outbox._supervisor
+    assert supervisor is not None
+
+    def fail(_: Snapshot) -> None:
+        raise KeyError("a defect of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(supervisor._failures, "next_pause_s", lambda: 3600.0)
+        broken.setattr(supervisor, "_on_snapshot", fail)
+        await until(lambda: not supervisor.watching)
+    assert outbox.unhealthy() == ["publisher: its supervision failed, and is begun again"]
+    supervisor._resume()
+    await until(lambda: not outbox.unhealthy())
+    await write(respond(outbox), lines(50))
+    report = await outbox.stop()
+    assert_balanced(report.buses[0].account, journalled=50, delivered=50)
+
+
+async def test_supervision_that_is_cancelled_is_begun_again_and_restarts_publishers(
+    publish: Start, file: FileConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    outbox = await publish({"file": file}, metrics=metrics)
+    await until(lambda: outbox._snapshot is not None)
+    supervisor = outbox._supervisor
+    assert supervisor is not None
+    assert supervisor._task is not None
+    first = outbox.publisher_pid
+    supervisor._task.cancel()
+    await until(lambda: outbox.publisher_pid != first and not outbox.unhealthy())
+    assert "publisher supervision failed" in caplog.text
+    name = "tardis_machine_publish_supervision_failures_total"
+    assert metrics.registry.get_sample_value(name) == 1
+    second = outbox.publisher_pid
+    assert second is not None
+    os.kill(second, signal.SIGKILL)
+    await until(lambda: outbox.publisher_pid != second and not outbox.unhealthy())
+    await write(respond(outbox), lines(50))
+    report = await outbox.stop()
+    assert_balanced(report.buses[0].account, journalled=50, delivered=50)
+
+
+async def test_drain_delivers_though_the_supervision_had_just_failed(
+    publish: Start, file: FileConfig
+) -> None:
+    outbox = await publish({"file": file})
+    await until(lambda: outbox._snapshot is not None)
+    await write(respond(outbox), lines(50))
+    supervisor = outbox._supervisor
+    assert supervisor is not None
+    assert supervisor._task is not None
+    supervisor._task.cancel()
+    await until(lambda: supervisor.failures == 1)
     report = await outbox.stop()
     assert_balanced(report.buses[0].account, journalled=50, delivered=50)
 

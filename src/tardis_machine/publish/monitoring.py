@@ -38,6 +38,7 @@ class State(NamedTuple):
     running: bool
     reporting: bool
     restarts: int
+    supervision_failures: int
     journal_bytes: int
     journal_max_bytes: int
     journal_waiting: int
@@ -63,6 +64,11 @@ class PublishingCollector(Collector):
             _PREFIX + "publisher_restarts",
             "Times the publisher process was started again.",
             value=state.restarts,
+        )
+        yield CounterMetricFamily(
+            _PREFIX + "supervision_failures",
+            "Times the server's supervision of its publisher ended unexpectedly.",
+            value=state.supervision_failures,
         )
         yield _gauge("journal_used_bytes", "Size of the journal directory.", state.journal_bytes)
         yield _gauge("journal_max_bytes", "Bound of the journal.", state.journal_max_bytes)

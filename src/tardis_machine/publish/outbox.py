@@ -194,6 +194,8 @@ class Outbox:
         supervisor = self._supervisor
         if supervisor is None:
             return ""
+        if not supervisor.watching and not self.stopped:
+            return "its supervision failed, and is begun again"
         if not supervisor.running:
             return "not running"
         if not supervisor.back:
@@ -257,6 +259,7 @@ class Outbox:
             running=supervisor is not None and supervisor.running,
             reporting=not self._publisher_trouble(),
             restarts=0 if supervisor is None else supervisor.restarts,
+            supervision_failures=0 if supervisor is None else supervisor.failures,
             journal_bytes=0 if scribe is None else scribe.writer.space.used,
             journal_max_bytes=self._journal.max_bytes,
             journal_waiting=0 if scribe is None else scribe.waiting,

@@ -6,12 +6,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
 from tardis_machine.backoff import Backoff
+from tardis_machine.bounded import shortened
 from tardis_machine.log import Throttle
 from tardis_machine.publish.accounts import Snapshot
 from tardis_machine.publish.process import Drain, Settings
@@ -45,12 +46,23 @@ class Supervisor:
         self._decoder = msgspec.json.Decoder(Snapshot)
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
+        self._resuming: asyncio.TimerHandle | None = None
+        self._failures = Backoff(_SHORTEST_S, _LONGEST_S)
+        self._began = 0.0
+        self._drained = asyncio.Event()
         self._drain_until: float | None = None
         self._wake = asyncio.Event()
         self._final = False
         self._unreadable_said = Throttle()
         self.restarts = 0
+        self.failures = 0
+        """Times the supervision itself ended unexpectedly, and was begun again."""
         self.reported = False
+
+    @property
+    def watching(self) -> bool:
+        """Whether the supervision runs: without it a publisher that dies is not started again."""
+        return self._task is not None and not self._task.done()
 
     @property
     def running(self) -> bool:
@@ -67,20 +79,69 @@ class Supervisor:
 
     async def start(self) -> None:
         await self._spawn()
-        self._task = asyncio.create_task(self._watch(), name="publisher-supervisor")
+        self._supervise(self._watch())
 
     async def drain(self, timeout_s: float) -> None:
         """Let the publisher deliver what is left in time; start it once more if it died."""
-        assert self._task is not None
         self._drain_until = time.monotonic() + timeout_s
         self._wake.set()
-        if self.running:
+        if self._resuming is not None:
+            self._resume()
+        elif self.running:
             self._tell_to_drain()
-        done, _ = await asyncio.wait([self._task], timeout=timeout_s + _GRACE_S)
-        if not done:
+        if not await self._wait_drained(timeout_s + _GRACE_S):
             _log.error("publisher killed: it did not end in time", extra={"pid": self.pid})
             self._kill()
-            await asyncio.wait([self._task], timeout=_GRACE_S)
+            await self._wait_drained(_GRACE_S)
+
+    async def _wait_drained(self, timeout_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._drained.wait()
+        return self._drained.is_set()
+
+    def _supervise(self, watching: Coroutine[Any, Any, None]) -> None:
+        self._began = time.monotonic()
+        self._task = asyncio.create_task(watching, name="publisher-supervisor")
+        self._task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Begin the supervision again, unless it ended because the publisher has drained.
+
+        Called by the event loop when the task ends; nothing else would notice that it did.
+        """
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._drained.set()
+            return
+        self.failures += 1
+        if time.monotonic() - self._began > _STABLE_S:
+            self._failures.reset()
+        pause_s = _SHORTEST_S if self._drain_until else self._failures.next_pause_s()
+        _log.error(
+            "publisher supervision failed, it is begun again",
+            extra={"reason": repr(error), "in_s": round(pause_s, 2)},
+            exc_info=error,
+        )
+        # By a timer: where the event loop is ending, no task may be begun any more.
+        self._resuming = asyncio.get_running_loop().call_later(pause_s, self._resume)
+
+    def _resume(self) -> None:
+        """Begin the supervision again, with a new publisher: reports of the old one were lost."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        self._supervise(self._replace())
+
+    async def _replace(self) -> None:
+        self._kill()
+        if self._process is not None:
+            await self._process.wait()
+        self.restarts += 1
+        if await self._spawn_again(0.0, Backoff(_SHORTEST_S, _LONGEST_S)):
+            if self._drain_until is not None:
+                self._tell_to_drain()
+            await self._watch()
 
     async def _spawn(self) -> None:
         reading, writing = os.pipe()
@@ -170,17 +231,32 @@ class Supervisor:
             os.fdopen(self._reports, "rb", closefd=not twice),
         )
         try:
-            async for line in reader:
-                try:
-                    snapshot = self._decoder.decode(line)
-                except msgspec.MsgspecError as error:  # of a version that was installed meanwhile
-                    if self._unreadable_said.allow() is not None:
-                        _log.warning("publisher is not understood", extra={"reason": str(error)})
-                    continue
-                self.reported, self._final = True, snapshot.final
-                self._on_snapshot(snapshot)
+            while await self._take_report(reader):
+                pass
         finally:
             transport.close()
+
+    async def _take_report(self, reader: asyncio.StreamReader) -> bool:
+        """Take one line; skip it with a warning if it is no report. False at the end."""
+        try:
+            line = await reader.readline()
+        except ValueError:  # the reader has thrown away what it had of the line
+            self._warn(f"report of more than {_LINE_BYTES} bytes")
+            return True
+        try:
+            snapshot = self._decoder.decode(line) if line else None
+        except (ValueError, RecursionError) as error:
+            # Damaged, or of a version that was installed meanwhile.
+            self._warn(str(error))
+            return True
+        if snapshot is not None:
+            self.reported, self._final = True, snapshot.final
+            self._on_snapshot(snapshot)
+        return bool(line)
+
+    def _warn(self, reason: str) -> None:
+        if self._unreadable_said.allow() is not None:
+            _log.warning("publisher is not understood", extra={"reason": shortened(reason)})
 
     def _tell_to_drain(self) -> None:
         assert self._drain_until is not None

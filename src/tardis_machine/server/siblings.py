@@ -28,7 +28,11 @@ _LAST: Final = ".last"
 # Each process sees these whole, since they share a journal; the rest is each one's own.
 _SHARED: Final = "tardis_machine_publish_"
 _OWN: Final = frozenset(
-    {"tardis_machine_publish_publisher_restarts", "tardis_machine_publish_unjournalled"}
+    {
+        "tardis_machine_publish_publisher_restarts",
+        "tardis_machine_publish_supervision_failures",
+        "tardis_machine_publish_unjournalled",
+    }
 )
 _LOWEST: Final = frozenset(
     {
