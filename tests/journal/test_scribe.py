@@ -22,7 +22,7 @@ from tardis_machine.journal import (
     Writer,
 )
 from tardis_machine.journal.entry import encode_provenance
-from tardis_machine.journal.scribe import JournalClosedError
+from tardis_machine.journal.scribe import FlowCancelledError, JournalClosedError
 from tardis_machine.journal.segment import segment_path
 from tardis_machine.journal.writer import LogGoneError
 from tests.journal.hanging_disk import HangingDisk
@@ -266,6 +266,33 @@ async def test_live_goes_on_while_the_disk_hangs_and_memory_has_an_end(
     disk.free.set()
     for ticket in tickets:
         await ticket
+
+
+async def test_cancelled_flow_leaves_the_queue_though_the_disk_hangs(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry that is being written stays written, and others keep their place."""
+    journal = scribe()
+    disk = HangingDisk(monkeypatch)
+    cancelled, other = flow(request="cancelled"), flow(request="other")
+    tickets = [journal.submit(cancelled, LINE, 1, 0)]
+    await until(disk.reached.is_set)
+    tickets += [journal.submit(cancelled, LINE, 1, number) for number in range(1, 20)]
+    kept = [journal.submit(other, LINE, 1, number) for number in range(3)]
+    journal.cancel(cancelled)
+    assert journal.queued == 3
+    for ticket in tickets:
+        with pytest.raises(FlowCancelledError):
+            await ticket
+    disk.free.set()
+    with pytest.raises(FlowCancelledError):
+        await journal.submit(cancelled, LINE, 1, 20)
+    await kept[-1]
+    await asyncio.to_thread(journal.close)
+    found = [each for each in entries(tmp_path) if isinstance(each, Entry)]
+    assert [each.position for each in found if each.provenance == cancelled.provenance] == [0]
+    ours = [each for each in found if each.provenance == other.provenance]
+    assert sum(each.messages for each in ours) == 3
 
 
 async def test_a_ticket_calls_back_once_done(scribe: Open) -> None:

@@ -54,6 +54,10 @@ class JournalClosedError(TardisMachineError):
     """The journal was closed before there was room for an entry."""
 
 
+class FlowCancelledError(TardisMachineError):
+    """The response of an entry ended before the entry was written."""
+
+
 class Ticket:
     """A promise that an entry is written; awaiting it raises what kept it from being so.
 
@@ -165,8 +169,9 @@ class _Request:
 
 
 class _Call(Enum):
-    """What the thread may be asked for beside writing."""
+    """What the thread is asked for."""
 
+    WRITE = auto()
     RENEW = auto()
     CLOSE = auto()
 
@@ -184,12 +189,13 @@ class Scribe:
         self.gone = False
         self._trouble_said = Throttle()
         self._lost_said = Throttle()
-        self._new: queue.SimpleQueue[_Request | _Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        # Held for the queues, their bytes and what is lost, never while something is written.
+        self._lock = threading.Lock()
+        self._submitted: deque[_Request] = deque()
+        self._submitted_bytes = 0
         self._paced: deque[_Request] = deque()
         self._written: list[Ticket] = []
-        # Bytes, each counted by one thread alone: what was submitted, what was taken of it.
-        self._submitted = 0
-        self._taken = 0
         self._pause_s = _SHORTEST_PAUSE_S
         self._looked_at = 0.0
         self._closed = self._renews = False
@@ -201,6 +207,11 @@ class Scribe:
         """Count the entries that wait for room."""
         return len(self._paced)
 
+    @property
+    def queued(self) -> int:
+        """Count the entries that are not written yet, whatever they wait for."""
+        return len(self._submitted) + len(self._paced)
+
     def submit(
         self, flow: Flow, data: Buffer, count: int, position: int, *, hidden: bool = False
     ) -> Ticket:
@@ -210,13 +221,33 @@ class Scribe:
         """
         flow.last = ticket = Ticket()
         request = _Request(flow, data, count, position, hidden, [ticket])
-        queued = self._submitted - self._taken
-        if flow.when_full is WhenFull.DROP and queued > _MOST_QUEUED_BYTES:
+        if flow.when_full is WhenFull.DROP and self._submitted_bytes > _MOST_QUEUED_BYTES:
             self._lose(request)  # the disk hangs, and memory has an end
         else:
-            self._submitted += len(data)
-            self._new.put(request)
+            with self._lock:
+                self._submitted.append(request)
+                self._submitted_bytes += len(data)
+            self._calls.put(_Call.WRITE)
         return ticket
+
+    def cancel(self, flow: Flow) -> None:
+        """Write nothing more of a flow: its entries leave the queue, and new ones are refused.
+
+        Called by the event loop when the client has gone. An entry that the thread is writing at
+        this moment stays written.
+        """
+        flow.error = error = FlowCancelledError("the response has ended")
+        if flow.last.done:
+            return
+        with self._lock:
+            cancelled = [each for each in self._submitted if each.flow is flow]
+            if cancelled:
+                self._submitted = deque(each for each in self._submitted if each.flow is not flow)
+                self._submitted_bytes -= sum(len(each.data) for each in cancelled)
+            paced = [each for each in self._paced if each.flow is flow]
+            if paced:
+                self._paced = deque(each for each in self._paced if each.flow is not flow)
+        settle_all((ticket for each in (*cancelled, *paced) for ticket in each.tickets), error)
 
     def write(self, flow: Flow, data: Buffer, count: int, position: int) -> Ticket:
         """Have an entry written as `submit` does, at once if it may go through the ring."""
@@ -231,11 +262,11 @@ class Scribe:
 
     def renew(self) -> None:
         """Have the ring take more, soon."""
-        self._new.put(_Call.RENEW)
+        self._calls.put(_Call.RENEW)
 
     def close(self) -> None:
         """Write what has been submitted, as far as there is room, and end the log."""
-        self._new.put(_Call.CLOSE)
+        self._calls.put(_Call.CLOSE)
         self._thread.join()
         self.writer.close()
 
@@ -258,14 +289,22 @@ class Scribe:
     def _write(self, requests: Sequence[_Request]) -> None:
         """Write what does not wait, and line up what does."""
         for request in _joined(requests):
-            self._taken += len(request.data)
             if request.flow.when_full is WhenFull.PACE:
-                self._paced.append(request)
+                self._line_up(request)
             else:
                 try:
                     self._write_at_once(request)
                 except Exception as error:  # noqa: BLE001 - whoever submitted it learns of it
                     self._fail(request, error)
+
+    def _line_up(self, request: _Request) -> None:
+        """Have an entry wait for room, unless its response has ended meanwhile."""
+        with self._lock:
+            error = request.flow.error
+            if error is None:
+                self._paced.append(request)
+        if error is not None:
+            request.settle(error)
 
     def _tell(self) -> None:
         """Settle the tickets of what is written, and synced if that is asked for."""
@@ -300,32 +339,37 @@ class Scribe:
             self.gone = True
             _log.error("journal is gone, nothing is published", extra={"log": str(error.path)})
 
-    def _take(self) -> list[_Request]:
+    def _take(self) -> Sequence[_Request]:
         """Take all that was submitted; wait for it, but not longer than for room."""
-        found: list[_Request] = []
         with contextlib.suppress(queue.Empty):
-            request = self._new.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S)
+            call = self._calls.get(timeout=self._pause_s if self._paced else _LOOK_EVERY_S)
             while True:
-                if request is _Call.CLOSE:
+                if call is _Call.CLOSE:
                     self._closed = True
-                elif request is _Call.RENEW:
+                elif call is _Call.RENEW:
                     self._renews = True
-                else:
-                    found.append(request)
-                request = self._new.get_nowait()
-        return found
+                call = self._calls.get_nowait()
+        with self._lock:
+            taken, self._submitted = self._submitted, deque()
+            self._submitted_bytes = 0
+        return taken
 
     def _write_paced(self) -> None:
         """Write those that wait in line, as far as there is room."""
-        while self._paced:
-            request = self._paced[0]
+        while (request := self._first_paced()) is not None:
             if not self._append(request) and not (
                 self.writer.make_room(forced=False) and self._append(request)
             ):
                 self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
                 return
-            self._paced.popleft()
+            with self._lock:
+                if self._paced and self._paced[0] is request:  # its response may have ended
+                    self._paced.popleft()
             self._pause_s = _SHORTEST_PAUSE_S
+
+    def _first_paced(self) -> _Request | None:
+        with self._lock:
+            return self._paced[0] if self._paced else None
 
     def _write_at_once(self, request: _Request) -> None:
         """Write an entry that does not wait, at the expense of whoever is furthest behind."""
@@ -363,7 +407,8 @@ class Scribe:
 
     def _lose(self, request: _Request) -> None:
         """Let a flow that never waits go on without its entry."""
-        self.lost += request.count
+        with self._lock:
+            self.lost += request.count
         if self._lost_said.allow() is not None:
             _log.error("disk full or stuck: messages not published", extra={"lost": self.lost})
         request.settle()

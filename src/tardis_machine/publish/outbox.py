@@ -300,6 +300,10 @@ class ResponseJournal:
         """Write control events that the client did not ask for; they take no position."""
         return self._scribe.submit(self._flow, data, count, self._reached(), hidden=True)
 
+    def cancel(self) -> None:
+        """Write nothing more, and take back what waits: the response ends before its data does."""
+        self._scribe.cancel(self._flow)
+
     def _reached(self) -> int:
         """How many messages of the response are written down."""
         return self._position if self._pour is None else self._pour.position

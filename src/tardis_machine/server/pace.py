@@ -72,6 +72,10 @@ class Journal(Protocol):
         """Let a pour write messages down by itself; False where that cannot be."""
         ...
 
+    def cancel(self) -> None:
+        """Write nothing more, and take back what waits: the client has gone."""
+        ...
+
 
 def poured_by(pour: Pour | None, journal: Journal | None) -> Pour | None:
     """Tell what messages may be poured by as they are made: they are written down before."""

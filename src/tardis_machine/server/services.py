@@ -169,6 +169,8 @@ class Services:
             outcome = self.interrupted(outlet)
             raise
         finally:
+            if journal is not None and outcome not in {"finished", "failed"}:
+                journal.cancel()
             account(b"", 0)
             self.progress.end(task)
             replay.close()
