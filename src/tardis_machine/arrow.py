@@ -148,7 +148,7 @@ class Layout:
                     yield f"{name}[{level}].{part.name}", part.type
 
     def read_schema(self) -> "pa.Schema":
-        """The fields that are read, as JSON has them."""
+        """Return the fields that are read, as JSON has them."""
         pyarrow = require("pyarrow", extra="arrow")
         needed = {name.partition("[")[0] for name in self.schema.names}
         # Where numbers are read as text, counts are text on the way, too.
@@ -181,7 +181,7 @@ class Layout:
 
 
 def schema(data_type: str, **choice: Unpack[TableOptions]) -> "pa.Schema":
-    """The columns of a data type."""
+    """Return the columns of a data type."""
     return Layout(data_type, **choice).schema
 
 
@@ -255,7 +255,7 @@ def _arrow_type(hint: Any, numbers: Numbers) -> "pa.DataType":
 
 
 def _lines(data: bytes, layout: Layout) -> bytes:
-    """The lines of a data type, as the emitter writes them: type first, a computed one's name."""
+    """Return the lines of a data type as the emitter writes them, a computed one's by its name."""
     start = f'{{"type":"{layout.message_type}",'.encode()
     is_named = layout.data_type != layout.message_type
     name = f'"name":"{layout.data_type}",'.encode() if is_named else b""

@@ -50,7 +50,7 @@ def to_json(filters: Sequence[Filter]) -> str:
 
 
 def cache_keys(filters: Sequence[Filter]) -> tuple[str, ...]:
-    """The cache's directory names for normalized filters: ours first, then where else to look."""
+    """Return the cache's directory names for normalized filters: ours first, then the others'."""
     forms = (
         msgspec.json.encode(filters),
         msgspec.json.encode([_ExplicitFilter(each.channel, each.symbols) for each in filters]),

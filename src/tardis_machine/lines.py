@@ -66,7 +66,7 @@ class LineStream:
         return None if self._exhausted else self.last
 
     def pending(self) -> Future[object] | None:
-        """What `read` would have to wait for."""
+        """Return the future that `read` would wait for."""
         return self._pieces.pending()
 
     def read(self) -> bool:
@@ -106,22 +106,22 @@ class Index(Protocol):
     def __getitem__(self, at: int, /) -> bytes: ...
 
     def message(self, at: int, /) -> bytes:
-        """The message of a line that has a local time."""
+        """Return the message of a line that has a local time."""
 
     def local(self, at: int, /) -> str:
-        """A line's local time; empty for a disconnect, and for a line without a time."""
+        """Return a line's local time; empty for a disconnect, and for a line without a time."""
 
     def reached(self, at: int, /) -> str:
-        """The earliest local time from a line on."""
+        """Return the earliest local time from a line on."""
 
     def first_disconnect(self, first: int, end: int, /) -> int:
-        """The first of these lines that is one, or `end`."""
+        """Return the first of these lines that is a disconnect, or `end`."""
 
     def first_since(self, local: str, first: int, end: int, /) -> int:
-        """The first of these lines that has this local time or a later one, or `end`."""
+        """Return the first of these lines that has this local time or a later one, or `end`."""
 
     def first_longer(self, size: int, first: int, end: int, /) -> int:
-        """The first of these lines that is longer than this, or `end`."""
+        """Return the first of these lines that is longer than this, or `end`."""
 
 
 class IndexedStream(LineStream):
@@ -145,14 +145,14 @@ def _or_before(before: str, local: str) -> str:
 
 
 def split(piece: bytes) -> list[bytes]:
-    """The lines of a piece; whole lines, each with its end."""
+    """Return the lines of a piece; whole lines, each with its end."""
     lines = piece.split(b"\n")
     lines.pop()
     return lines
 
 
 def locals_of(lines: Sequence[bytes]) -> list[str]:
-    """The local time of each line as messages print it; empty where a line has none."""
+    """Return the local time of each line as messages print it; empty where a line has none."""
     heads = b"".join([line[:MESSAGE] for line in lines])
     if heads.translate(_DIGITS_AS_ZERO) == _HEAD_FORM * len(lines):
         text = heads.decode("ascii")
@@ -184,23 +184,23 @@ def with_messages(lines: Sequence[bytes], between: bytes) -> list[bytes]:
 
 
 def stamp_of(minute: int) -> bytes:
-    """The first stamp of a minute, counted since the epoch."""
+    """Return the first stamp of a minute, counted since the epoch."""
     return f"{datetime.fromtimestamp(minute * 60, UTC):%Y-%m-%dT%H:%M}:00.0000000Z".encode()
 
 
 def minute_of(stamp: bytes) -> int:
-    """The minute of a stamp, counted since the epoch."""
+    """Return the minute of a stamp, counted since the epoch."""
     moment = datetime.fromisoformat(stamp[:16].decode()).replace(tzinfo=UTC)
     return int(moment.timestamp()) // 60
 
 
 def first_stamp(piece: bytes) -> bytes:
-    """The stamp of a piece's first line; empty if it has none but disconnects."""
+    """Return the stamp of a piece's first line; empty if it has none but disconnects."""
     return piece.lstrip(b"\n")[:STAMP] if piece[:1] == b"\n" else piece[:STAMP]
 
 
 def last_stamp(piece: bytes) -> bytes:
-    """The stamp of a piece's last line; empty if it has none but disconnects."""
+    """Return the stamp of a piece's last line; empty if it has none but disconnects."""
     end = len(piece.rstrip(b"\n")) if piece.endswith(b"\n\n") else len(piece) - 1
     if end <= 0:
         return b""

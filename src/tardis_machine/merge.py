@@ -128,7 +128,7 @@ class Stream(Protocol):
         """What ended it, once all that came before is taken."""
 
     def pending(self) -> Future[object] | None:
-        """What `read` would have to wait for."""
+        """Return the future that `read` would wait for."""
 
     def read(self) -> object:
         """Take what the next runs are made of; blocks while it is being fetched."""
@@ -141,7 +141,7 @@ class Stream(Protocol):
         """Whether what was made goes out by itself: nothing has to be taken yet."""
 
     def take(self) -> Taken:
-        """The messages of the runs since the last call."""
+        """Return the messages of the runs since the last call."""
 
     def take_hidden(self) -> Taken | None:
         """Control events that the client did not ask for; they follow what `take` gives."""
@@ -162,7 +162,7 @@ class Merge:
         self._queues = [_Queue(stream) for stream in streams]
 
     def pending(self) -> Future[object] | None:
-        """What the next step has to wait for; None if it will not block."""
+        """Return the future that the next step waits for; None if it will not block."""
         queue = self._behind()
         if queue is None or queue.failure is not None or not queue.stream.needs_piece:
             return None
@@ -185,7 +185,7 @@ class Merge:
         return 0.0
 
     def _behind(self) -> "_Queue | None":
-        """The stream that has got least far."""
+        """Return the stream that has got least far."""
         behind, least = None, ""
         for queue in self._queues:
             reached = queue.reached
@@ -194,7 +194,7 @@ class Merge:
         return behind
 
     def _up_to(self, limit: str | None, *, inclusive: bool = False) -> Iterator[Merged]:
-        """What comes before a local time; with hidden events a batch of its own for each."""
+        """Return the batches before a local time; each hidden event is a batch of its own."""
         if all(each.is_empty for each in self._queues):
             yield _NOTHING
             return
@@ -257,7 +257,7 @@ class PacedMerge(Merge):
                 yield from self._up_to(self._schedule.reached, inclusive=True)
 
     def _upcoming(self) -> str | None:
-        """The local time at which there is something to do again; None at the end."""
+        """Return the local time at which there is something to do again; None at the end."""
         return min((time for queue in self._queues for time in queue.upcoming()), default=None)
 
     def _is_due(self, queue: "_Queue | None") -> bool:
@@ -284,7 +284,7 @@ class _Queue:
         """The local time below which the stream will give nothing more."""
 
     def upcoming(self) -> Iterator[str]:
-        """The local times of what is to be given out next, and at which the stream goes on."""
+        """Yield the local times of the next run and event, and where the stream goes on."""
         if self.runs:
             yield self.runs[0].key
         if self.hidden:

@@ -127,7 +127,7 @@ class Normalizer:
         return self._stream.failure
 
     def pending(self) -> Future[object] | None:
-        """What `read` would have to wait for."""
+        """Return the future that `read` would wait for."""
         return self._stream.pending()
 
     def read(self) -> None:
@@ -171,7 +171,7 @@ class Normalizer:
             self._pace = min(_MAX_LINES, max(_MIN_LINES, int(self._ran * share)))
 
     def take(self) -> Taken:
-        """What was normalized since the last call."""
+        """Return the text that was normalized since the last call."""
         if self._before_hidden is not None:
             taken, self._before_hidden = self._before_hidden, None
             return taken
@@ -199,7 +199,7 @@ class Normalizer:
         return end
 
     def _border(self, first: int, end: int) -> int:
-        """The first line of the next era, or the end."""
+        """Return the first line of the next era, or the end."""
         locals_ = self._stream.locals[first:end]
         if max(locals_) < self._era:
             return end
@@ -226,7 +226,7 @@ class Normalizer:
         self._stream.last = locals_[-1]
 
     def _normalize_checked(self, first: int, end: int) -> None:
-        """The same with lines among them that are empty or have no stamp."""
+        """Return the same with lines among them that are empty or have no stamp."""
         stream = self._stream
         for at in range(first, end):
             if stream.locals[at]:
@@ -427,7 +427,7 @@ class Pour(Protocol):
         """
 
     def fileno(self) -> int:
-        """The file descriptor to wait for."""
+        """Return the file descriptor to wait for."""
 
     @property
     def is_held(self) -> bool:

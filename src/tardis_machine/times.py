@@ -133,12 +133,12 @@ def parse_ms(iso: str) -> int:
 
 
 def micros(us: int) -> Time:
-    """A time in microseconds, which prints six digits."""
+    """Return a time in microseconds, which prints six digits."""
     return us if us >= MICROSECONDS else iso_us(us)
 
 
 def parse_us(iso: str) -> Time:
-    """An exchange's ISO text as a time that prints six digits.
+    """Return an exchange's ISO text as a time that prints six digits.
 
     Only texts of the usual lengths keep them; of others the milliseconds count.
     """
@@ -153,7 +153,7 @@ def parse_us(iso: str) -> Time:
 
 
 def cut_ms(iso: str) -> Time:
-    """An exchange's ISO text as a time that prints three digits."""
+    """Return an exchange's ISO text as a time that prints three digits."""
     return iso if len(iso) == _ISO_LENGTHS[0] else parse_ms(iso)
 
 

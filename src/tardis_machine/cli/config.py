@@ -39,7 +39,7 @@ Generated from the settings themselves (`make docs`).
 
 
 def page() -> str:
-    """The page that documents every setting of the server."""
+    """Return the page that documents every setting of the server."""
     return _PAGE + describe(sections())
 
 

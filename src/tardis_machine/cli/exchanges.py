@@ -54,7 +54,7 @@ class UnknownNameError(TardisMachineError):
 
 
 def page() -> str:
-    """The page that documents every exchange."""
+    """Return the page that documents every exchange."""
     rows = [
         f"| {each.name} | {', '.join(f'`{t}`' for t in each.data_types())} "
         f"| {_live(each)} | {_yes(each.subscriptions)} |"
@@ -111,7 +111,7 @@ def _live(exchange: Exchange) -> str:
 
 
 def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
-    """The end of each era, None for the present one, and its channels."""
+    """Return the end of each era, None for the present one, and its channels."""
     for era in exchange.types[data_type]:
         until = None if era.until is None else iso_ms(era.until // 1000)
         yield until, tuple(channel.name for channel in era.channels)

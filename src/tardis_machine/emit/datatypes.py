@@ -99,7 +99,7 @@ class BookSnapshots(DataType, frozen=True):
 
 
 def parse(name: str) -> DataType:
-    """The data type of a name as clients write it."""
+    """Return the data type of a name as clients write it."""
     if name in NORMALIZED:
         return DataType(name)
     if name.startswith("trade_bar_"):
@@ -118,13 +118,13 @@ def parse_all(names: Iterable[str]) -> tuple[DataType, ...]:
 
 
 def sources(data_types: Iterable[DataType]) -> tuple[str, ...]:
-    """The normalized types that the mapper has to give, in the order mappers run."""
+    """Return the normalized types that the mapper has to give, in the order mappers run."""
     needed = {data_type.source for data_type in data_types}
     return tuple(name for name in NORMALIZED if name in needed)
 
 
 def sent(data_types: Sequence[DataType]) -> frozenset[str]:
-    """The normalized types among them, i.e. those whose messages are sent themselves."""
+    """Return the normalized types among them, i.e. those whose messages are sent themselves."""
     return frozenset(data_type.name for data_type in data_types if data_type.name in NORMALIZED)
 
 
@@ -169,7 +169,7 @@ def _interval(name: str, part: str) -> float:
 
 
 def _positive(text: str) -> float | None:
-    """A number above zero, written as digits with at most one point."""
+    """Return a number above zero, written as digits with at most one point."""
     if not text.isascii() or not text.replace(".", "", 1).isdigit():
         return None
     number = float(text)

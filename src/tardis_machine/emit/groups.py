@@ -116,7 +116,7 @@ class Groups:
         return True
 
     def _gather(self, index: int, position: int) -> tuple[list[str], int]:
-        """The text of the group whose best level stands at this position."""
+        """Return the text of the group whose best level stands at this position."""
         keys = self._side.keys
         start = bisect_left(keys, index, 0, position + 1, key=self._indexes.__getitem__)
         sizes = self._side.sizes[start : position + 1]
@@ -137,7 +137,7 @@ class Groups:
         return rows, len(sizes)
 
     def _price(self, key: float) -> float:
-        """The group's price as JavaScript computes it, rounding errors included."""
+        """Return the group's price as JavaScript computes it, rounding errors included."""
         sign = self._side.sign
         scale = self._scale
         scaled = sign * key * scale

@@ -17,7 +17,7 @@ class _Rows(Protocol):
         """Catch up with the book; True when the rows differ from what they were."""
 
     def text(self) -> str:
-        """The snapshot's bids and asks."""
+        """Return the snapshot's bids and asks."""
 
 
 class _Levels:
@@ -88,7 +88,7 @@ class _Snapshot:
         self._last_ms = 0
 
     def before(self, ms: int, local: str) -> str | None:
-        """What a later time bucket makes due, from the book before this change."""
+        """Return the snapshot that a later time bucket makes due: the book before this."""
         if not self._changed:
             return None
         bucket = floor(self._last_ms / self._interval)
@@ -99,7 +99,7 @@ class _Snapshot:
         return self._text(times.iso_ms(int((bucket + 1) * self._interval)), local)
 
     def after(self, ms: int, time: str, local: str) -> str | None:
-        """What this change itself makes due."""
+        """Return the snapshot that this change makes due."""
         self._last_ms = ms
         # Once changed, an interval's snapshot is due whatever follows: no need to look closer.
         if self._changed or not self._rows.refresh():

@@ -141,7 +141,7 @@ class _BestMessage(Struct, gc=False):
 
 
 def _at(quote: _Quote, position: int) -> str | int | float | None:
-    """A price or an amount: null and empty are 0, and an empty side has neither."""
+    """Return a price or an amount: null and empty are 0, and an empty side has neither."""
     if quote is UNSET or len(quote) <= position:
         return None
     return quote[position] or 0

@@ -277,7 +277,7 @@ class _IndexPriceMessage(Struct, gc=False):
 
 
 def _pair(symbol: str) -> str:
-    """The pair that a dated or perpetual contract is of, which its index is named after."""
+    """Return the pair that a dated or perpetual contract is of, which its index is named after."""
     return symbol.partition("_")[0]
 
 

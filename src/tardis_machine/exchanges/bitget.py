@@ -76,7 +76,7 @@ def _shape(
     argument: str,
     data: Single | Rows,
 ) -> Shape:
-    """A message with the symbol in its argument."""
+    """Return a message with the symbol in its argument."""
     arg = Object({argument: Symbol()})
     return Shape(emits=emits, fields={"action": Is((action,)), "arg": arg, "data": data})
 

@@ -197,7 +197,7 @@ class _OldTickerMessage(Struct, gc=False):
 
 
 def _scaled(scale: float, *values: Sent) -> float | None:
-    """The first value that was sent, in units."""
+    """Return the first value that was sent, in units."""
     for value in values:
         if value is not UNSET:
             return float(value or 0) / scale
@@ -217,7 +217,7 @@ def _funding_time(row: _OldTicker) -> int | None:
 
 
 def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> Time:
-    """The message's time, or else the instrument's; 0 is the latest that is known."""
+    """Return the message's time, or else the instrument's; 0 is the latest that is known."""
     us = message.other_us if message.us is UNSET else message.us
     if us is UNSET and row.updated_at:
         return parse_ms(row.updated_at)
@@ -528,7 +528,7 @@ _Best = tuple[Number, Number]
 
 
 def _best(levels: list[_Level]) -> _Best | None:
-    """The first level that is not removed: only this text does that."""
+    """Return the first level that is not removed: only this text does that."""
     try:
         return next(((each[0] or 0, each[1] or 0) for each in levels if each[1] != "0"), None)
     except IndexError:
@@ -756,7 +756,7 @@ def _unsubscribe_options(filters: Sequence[Filter], _: Session) -> Iterator[Outg
 
 
 def _refused_topic(message: Any) -> str:
-    """The topic that a refusal names; empty if it names none."""
+    """Return the topic that a refusal names; empty if it names none."""
     if not isinstance(message, dict) or message.get("op") != "subscribe":
         return ""
     said = message.get("ret_msg")

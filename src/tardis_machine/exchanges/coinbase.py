@@ -254,7 +254,7 @@ def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing
 
 
 def _refused_product(message: Any) -> str:
-    """The product that a refusal names; empty if it names none."""
+    """Return the product that a refusal names; empty if it names none."""
     said = at(message, "reason")
     named, found, _ = said.partition(" is ") if isinstance(said, str) else ("", "", "")
     return named if found and "-" in named and " " not in named else ""

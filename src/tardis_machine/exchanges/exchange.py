@@ -17,7 +17,7 @@ _FOREVER: Final = 1 << 62
 
 
 def date(iso: str) -> int:
-    """A time in microseconds, for `Era.until`."""
+    """Return a time in microseconds, for `Era.until`."""
     return parse_ms(iso) * 1000
 
 
@@ -62,7 +62,7 @@ class Making:
     checks_ids: bool = False
 
     def unchecked(self, handler: Handler, shape: Shape) -> Handler | Shaped:
-        """A book's updates, of a shape that the emitter knows unless their ids are checked."""
+        """Return a book's updates, of a shape for the kernel unless their ids are checked."""
         return handler if self.checks_ids else Shaped(handler, shape)
 
 
@@ -93,7 +93,7 @@ def upper_channels(*names: str) -> tuple[Channel, ...]:
 
 
 def always(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
-    """The one era of a type that has been made from these channels since there are recordings."""
+    """Return the one era of a type that was always made from these channels."""
     return (Era(upper_channels(*channels), make),)
 
 

@@ -74,21 +74,21 @@ def best(
 
 
 def symbol(value: str | None, channel: str) -> str:
-    """A symbol that is not always there; without one the message is malformed."""
+    """Return a symbol that is not always there; without one the message is malformed."""
     if value is None:
         raise MapperError(channel, "no symbol")
     return value
 
 
 def time(value: SentTime, channel: str, field: str) -> int:
-    """A time as a whole number of its unit; without one the message is malformed."""
+    """Return a time as a whole number of its unit; without one the message is malformed."""
     if value is UNSET or value is None or value == "":
         raise MapperError(channel, f"no time in {field}")
     return int(value)
 
 
 def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
-    """A time that is ISO text; without one the message is malformed."""
+    """Return a time that is ISO text; without one the message is malformed."""
     if not value:
         raise MapperError(channel, f"no time in {field}")
     return value
@@ -97,7 +97,7 @@ def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
 def meant_time(
     value: str | UnsetType | None, channel: str, field: str, parse: Callable[[str], Time]
 ) -> Time | None:
-    """A time that is ISO text; None, the local time, where it is missing or before 1970."""
+    """Return a time that is ISO text; None, the local time, where it is missing or before 1970."""
     if value is UNSET:
         return None
     iso = time_text(value, channel, field)
@@ -105,7 +105,7 @@ def meant_time(
 
 
 def ticker_time(value: SentTime) -> int:
-    """A ticker's time: 0 where it is missing, which the emitter takes for the latest it knows."""
+    """Return a ticker's time; 0, the latest that the emitter knows, where it is missing."""
     return 0 if value is UNSET or value is None or value == "" else int(value)
 
 
@@ -124,15 +124,15 @@ def text(value: str | float | UnsetType | None) -> str:
 
 
 def side(value: object, buy: object) -> Literal["buy", "sell"]:
-    """The taker's side where everything but one value is a sale."""
+    """Return the taker's side where everything but one value is a sale."""
     return "buy" if value == buy else "sell"
 
 
 def buy_unless(value: object, sell: object) -> Literal["buy", "sell"]:
-    """The taker's side where everything but one value is a purchase."""
+    """Return the taker's side where everything but one value is a purchase."""
     return "sell" if value == sell else "buy"
 
 
 def known_side(value: object, buy: object, sell: object) -> Side:
-    """The taker's side where some trades have none."""
+    """Return the taker's side where some trades have none."""
     return "buy" if value == buy else "sell" if value == sell else "unknown"

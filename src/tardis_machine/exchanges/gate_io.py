@@ -58,7 +58,7 @@ _NO_RESULT: Final = Raw(b"null")
 
 
 def _size(value: Sent) -> tuple[str | int | float, bool]:
-    """A size without its sign, and whether it was below 0."""
+    """Return a size without its sign, and whether it was below 0."""
     size = required(value, "trades", "size")
     if isinstance(size, str):
         return size.removeprefix("-"), size.startswith("-")
@@ -123,7 +123,7 @@ _TRADES: Final = Shape(
 
 
 def _time(milliseconds: Sent, seconds: Sent) -> int:
-    """The finer of two times, where both are there."""
+    """Return the finer of two times, where both are there."""
     if milliseconds is not UNSET:
         return time(milliseconds, "message", "time_ms")
     return time(seconds, "message", "time") * _MILLISECONDS
@@ -276,7 +276,7 @@ def updated_best(line: bytes) -> Best | None:
 
 
 def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> Shape:
-    """The shape of book tickers; amounts differ."""
+    """Return the shape of book tickers; amounts differ."""
     row: dict[str, Field] = {
         "t": Milliseconds(),
         "s": Symbol(),
@@ -289,7 +289,7 @@ def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> Shape:
 
 
 def _price(value: Sent, name: str) -> str | int | float | None:
-    """An empty price stands for an empty side."""
+    """Return a price; None for an empty one, which stands for an empty side."""
     return None if value == "" else required(value, "book_ticker", name)
 
 

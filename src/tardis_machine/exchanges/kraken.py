@@ -119,7 +119,7 @@ _TWO_SIDED: Final = 5
 
 
 def _latest(*sides: _Levels1) -> Time | None:
-    """The latest time of the levels; None if there are none."""
+    """Return the latest time of the levels; None if there are none."""
     try:
         latest = max((float(row[_TIME] or 0) for each in sides for row in each), default=None)
     except IndexError:

@@ -40,7 +40,7 @@ _FOR_ALL_MARKETS: Final = frozenset(("market_stats", "spot_market_stats"))
 
 
 def _market(channel: str | None) -> str:
-    """The market's number; none where the channel does not name one."""
+    """Return the market's number; none where the channel does not name one."""
     return "" if channel is None else channel.partition(":")[2]
 
 

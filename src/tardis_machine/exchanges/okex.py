@@ -315,7 +315,7 @@ class Trades5(Struct, Generic[R], gc=False):
 
 
 def trades_shape(symbol: str) -> Shape:
-    """The shape of trades that have their symbol at this key."""
+    """Return the shape of trades that have their symbol at this key."""
     row: dict[str, Field] = {
         symbol: Symbol(),
         "tradeId": TextId(),
@@ -455,7 +455,7 @@ def index_of(symbol: str) -> str:
 
 
 def dollar_index_of(symbol: str) -> str:
-    """The same while contracts in USDC had the index in USD."""
+    """Return the index's symbol while contracts in USDC had the index in USD."""
     return index_of(symbol).replace("-USDC", "-USD")
 
 
@@ -655,17 +655,17 @@ def liquidations_5(making: Making) -> Route:
 
 
 def era_3(make: Maker, *tables: str, until: int = VERSION_5) -> Era:
-    """An era of version 3, with tables that name their market."""
+    """Return an era of version 3, with tables that name their market."""
     return Era(upper_channels(*tables), make, until, V3)
 
 
 def era_5(make: Maker, *channels: str, until: int | None = None) -> Era:
-    """An era of version 5."""
+    """Return an era of version 5."""
     return Era(upper_channels(*channels), make, until, V5)
 
 
 def _ticker_era(index: Callable[[str], str], until: int | None = None) -> Era:
-    """An era of derivative tickers in version 5; index prices are asked for by the index's name."""
+    """Return an era of version 5's derivative tickers; index prices go by the index's name."""
     before = upper_channels("tickers", "open-interest", "mark-price")
     channels = (*before, Channel("index-tickers", index), *upper_channels("funding-rate"))
     return Era(channels, derivative_tickers_5(index), until, V5)
@@ -680,7 +680,7 @@ def trade_eras(market: str) -> tuple[Era, ...]:
 
 
 def book_change_eras_3(market: str, tick_by_tick: int, until: int = VERSION_5) -> tuple[Era, ...]:
-    """The books of a market: tick by tick from a date on; both tables were recorded before."""
+    """Return a market's books: tick by tick from a date on, both tables before it."""
     each_tick, depth = f"{market}/depth_l2_tbt", f"{market}/depth"
     return (
         era_3(book_changes_3(depth), each_tick, depth, until=tick_by_tick),

@@ -60,7 +60,7 @@ _trades: Final = trades_of(Decoder(Trades5[_Trade]).decode, _TRADES, "sprd-publi
 
 
 def _time(value: Sent, channel: str) -> int:
-    """A book's time; 0, null or empty where a spread never had a book."""
+    """Return a book's time; 0, null or empty where a spread never had a book."""
     return 0 if value is None or value == "" else time(value, channel, "ts")
 
 

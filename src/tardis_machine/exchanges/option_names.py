@@ -43,7 +43,7 @@ class Options(Known[str, Option]):
 
 
 def expiration(text: str, form: str, hour: int = 8) -> int:
-    """The milliseconds of a date such as 8JUN20 (%d%b%y) or 201204 (%y%m%d), at an hour of UTC."""
+    """Return the milliseconds of an hour (UTC) of a date: 8JUN20 (%d%b%y) or 201204 (%y%m%d)."""
     # What %b is depends on the locale that the program has set: exchanges write English.
     text = _MONTH.sub(lambda name: f"-{_MONTHS.index(name[0].upper()) + 1}-", text)
     form = form.replace("%b", "-%m-")

@@ -240,7 +240,7 @@ class Coverage:
             del self._covering[each]
 
     def at(self, minute: int) -> CachedSlice | None:
-        """The file that covers a minute and reaches furthest."""
+        """Return the file that covers a minute and reaches furthest."""
         hour = minute // 60
         if not self._listed_from <= hour < self._listed_to:
             self._list(hour)

@@ -165,7 +165,7 @@ class Reader:
             self.close()
 
     def pending(self) -> Future[object] | None:
-        """What the next piece has to wait for; None if it is there, or the end or an error is."""
+        """Return the fetch that the next piece waits for; None if piece, end or error is there."""
         if self._closed.is_set() or self._pieces is not None or self._failure is not None:
             return None
         try:

@@ -119,7 +119,7 @@ class Appending(Shared, Protocol):
     def report(self) -> tuple[int, int]: ...
 
     def upcoming(self) -> int | None:
-        """The segment that the next record belongs to; None if there is none."""
+        """Return the segment that the next record belongs to; None if there is none."""
         ...
 
     def carry(self, number: int, fd: int, patience_ms: int, /) -> int | None:
@@ -383,7 +383,7 @@ class Mover:
     """The thread of a publisher's process that empties its server's ring."""
 
     def __init__(self, log: Path, waits: int, fsync: float | None) -> None:
-        """`waits` is the end of a pipe: something comes when there is something to do.
+        """Open the rings; `waits` is the end of a pipe that wakes the reader.
 
         `fsync`: seconds between syncs, None for never.
         """

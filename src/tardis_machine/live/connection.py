@@ -498,7 +498,7 @@ class Connection:
         self._host.report(RefusedError(shown))
 
     def _salvaged(self, refusal: Any) -> Outgoing | None:
-        """What to subscribe again, without what was refused."""
+        """Return the subscriptions to send again, without those that were refused."""
         if self._dialect.salvage is None:
             return None
         rest = self._dialect.salvage(refusal, self._subscriptions)

@@ -59,7 +59,7 @@ class Delivery:
         statistics: Statistics | None = None,
         gives_way: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`passed` is called when the bus has moved on to a later segment of a log.
+        """Start nothing yet; `passed` is called when the bus reached a later segment of a log.
 
         `statistics` are those of a delivery that has failed, to be gone on with. While `gives_way`
         says so, nothing is begun.

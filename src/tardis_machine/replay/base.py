@@ -66,7 +66,7 @@ class Replay(ABC):
 
     @abstractmethod
     def pending(self) -> Future[object] | None:
-        """What has to be waited for then; None if it will not block."""
+        """Return the future to wait for then; None if it will not block."""
 
     async def ready(self) -> None:
         """Wait until going on will not block."""

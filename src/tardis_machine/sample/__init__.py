@@ -71,5 +71,5 @@ SAMPLE: Final = Sample()
 
 
 def history() -> History:
-    """A history of the sample data: offline, and nothing else."""
+    """Return a history of the sample data: offline, and nothing else."""
     return History(source=SAMPLE)

@@ -168,7 +168,7 @@ def _families(text: bytes) -> list[Metric]:
 
 
 def _totals(path: Path) -> list[Metric]:
-    """What a process had counted; what it held when it was last seen is gone with it."""
+    """Return what an ended process had counted, without the gauges that ended with it."""
     try:
         families = _families(path.read_bytes())
     except FileNotFoundError:

@@ -218,7 +218,7 @@ C = TypeVar("C", bound=BusConfig)
 
 
 def _do_nothing() -> None:
-    """What there is to do for whoever only sends."""
+    """Do the housekeeping of a bus that only sends."""
 
 
 class EventBus(ABC, Generic[C]):
