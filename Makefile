@@ -13,7 +13,7 @@ export TM_KERNEL := $(KERNEL)
 endif
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
-.PHONY: help setup demo docs test lint types unit vectors soak lock log-store schemas release-schemas java
+.PHONY: help setup demo docs test test-all unit rest format lint types vectors soak lock log-store schemas release-schemas java
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,25 +38,43 @@ java:
 demo: setup java ## replay, event bus and lakehouse on bundled, synthetic sample data
 	$(BIN)/python examples/demo.py --output demo-output $(if $(KEEP),--keep)
 
-test: setup java lint types unit vectors ## everything CI checks
+# Tests of `rest` have a marker that says why they are not in `test`; pyproject.toml explains them.
+REST := faults or slow or cluster or fuzz or memory or python_kernel
+# Two workers, also where there are more cores: one has all that needs Java (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
+
+test: setup java lint types unit vectors ## every check, and a whole path through each real server: ten minutes
+
+test-all: test rest ## and faults, kills, outages, clusters, fuzzing, memory, both kernels: forty minutes
+
+unit: setup java
+	$(PYTEST) -m "not ($(REST))"
+
+rest: setup java ## what test-all has beyond test
+	$(PYTEST) -m "$(REST)"
+	$(if $(filter python,$(KERNEL)),,TM_KERNEL=python $(MAKE) vectors)
+
+CARGO := $(shell cd kernel && cargo --version >/dev/null 2>&1 && echo cargo)
+
+format: ## write Python and Rust as the linters want them
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+	$(if $(CARGO),cd kernel && cargo fmt)
+
+# Modules whose docstrings are the reference of the Python API.
+PUBLIC := $(addprefix src/tardis_machine/,__init__.py messages.py stream.py replay/__init__.py server/app.py bronze/__init__.py lake/__init__.py errors.py filters.py)
 
 lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/typos
+	$(BIN)/pydoclint --quiet $(PUBLIC)
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/style
+	$(if $(CARGO),cd kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings,@echo "No working cargo: the kernel's source is not checked")
 
 types:
 	$(BIN)/mypy
-
-# What needs Spark runs beside the rest, and is printed after it: most of both is waiting.
-SPARK_TESTS := $(VENV)/spark-tests.txt
-
-unit:
-	@set -m; $(BIN)/python -m pytest -m spark >$(SPARK_TESTS) 2>&1 & spark=$$!; \
-	trap 'kill -INT $$spark 2>/dev/null && wait $$spark' EXIT; trap 'exit 130' INT TERM; \
-	failed=0; $(BIN)/python -m pytest -m "not spark" || failed=$$?; \
-	echo "Waiting for the tests that need Spark: tail -f $(SPARK_TESTS)"; \
-	wait $$spark || failed=$$?; cat $(SPARK_TESTS); exit $$failed
 
 soak: setup java ## new examples for properties, 10,000 hostile requests, minutes of outages and deaths; SOAK_S=600 for more
 	$(BIN)/python -m pytest --hypothesis-profile "look further" -m "hypothesis and not spark"
@@ -64,8 +82,8 @@ soak: setup java ## new examples for properties, 10,000 hostile requests, minute
 	$(BIN)/python -m pytest tests/publish/soak.py tests/live/soak.py
 
 vectors: ## the shared exchange vectors, where they are there
-	@if test -d ../shared/vectors; then for each in $$($(BIN)/python -m tests.kernels); do \
-	    TM_KERNEL=$$each $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; done; \
+	@if test -d ../shared/vectors; \
+	  then $(BIN)/python -m tests.vectors ../shared/vectors ../shared/reference/exchanges.json; \
 	  else echo "no ../shared/vectors here: nothing to compare with"; fi
 
 docs: setup ## renew the pages that are made from settings and registry

@@ -9,9 +9,11 @@ import pytest
 from tardis_machine.kernel import VARIABLE, kernel
 
 KERNELS: Final = ("python",) if kernel().module is None else ("python", "compiled")
+_SECOND: Final = [pytest.mark.python_kernel] if "compiled" in KERNELS else []
+_PARAMS: Final = [pytest.param("python", marks=_SECOND), *KERNELS[1:]]
 
 
-@pytest.fixture(params=KERNELS, scope="module")
+@pytest.fixture(params=_PARAMS, scope="module")
 def each_kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """Serve with one kernel after the other, in processes that a test starts as well."""
     before = os.environ.get(VARIABLE)

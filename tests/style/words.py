@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ def findings_in(path: str, text: str) -> list[Finding]:
     return sorted(_banned(1, _FENCE.sub(lambda code: "\n" * code.group().count("\n"), text)))
 
 
+@cache
 def counts() -> dict[str, int]:
     """Return how many such words each file of the project has, without those that have none."""
     listed = subprocess.run(
