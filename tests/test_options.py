@@ -68,7 +68,7 @@ def test_filter_with_empty_symbols_is_of_all_symbols() -> None:
 def test_empty_symbols_are_logged_once_for_a_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     asked = {"exchange": "bitmex", "dataTypes": ["trade"], "symbols": []}
-    empty = [{"channel": name, "symbols": []} for name in ("trade", "quote")]
+    empty: list[dict[str, Any]] = [{"channel": name, "symbols": []} for name in ("trade", "quote")]
     raw = {"exchange": "bitmex", "from": "2024-03-01", "to": "2024-03-02", "filters": empty}
     for parse in (
         lambda: parse_replay_normalized(json.dumps([GOOD | {"symbols": []}] * 2)),

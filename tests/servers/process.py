@@ -42,7 +42,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Tell whether something accepts connections on a port."""
+    """Return whether something accepts connections on a port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -92,7 +92,7 @@ class ServerProcess:
             time.sleep(0.02)
 
     def _is_up(self) -> bool:
-        """Tell whether it can be used; asked again and again by `start`."""
+        """Return whether it can be used; asked again and again by `start`."""
         assert self._port is not None
         return listens(self._port)
 
