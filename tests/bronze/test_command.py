@@ -190,6 +190,7 @@ def peak_memory(command: str, source: Path, sink: Path) -> int:
     return int(done.stderr) * (1 if sys.platform == "darwin" else 1024)
 
 
+@pytest.mark.memory
 def test_memory_does_not_grow_with_the_stream(tmp_path: Path) -> None:
     sizes = {"short": 20_000, "long": 120_000}
     peaks: dict[str, list[int]] = {}

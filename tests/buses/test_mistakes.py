@@ -45,6 +45,7 @@ def test_1_and_2_what_fails_inside_a_success_is_reported_and_alone(bench: Bench)
     assert_promises_kept(sent, arrived)
 
 
+@pytest.mark.faults
 def test_3_a_server_killed_under_load_breaks_no_order(bench: Bench):
     server = bench.mortal()
     bus = bench.make()
@@ -62,6 +63,7 @@ def test_3_a_server_killed_under_load_breaks_no_order(bench: Bench):
     assert_promises_kept(sent, bench.arrived())
 
 
+@pytest.mark.faults
 def test_5_nothing_is_kept_for_a_server_that_is_away(bench: Bench):
     server = bench.mortal()
     bus = bench.make()

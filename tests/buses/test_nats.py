@@ -285,6 +285,7 @@ def test_the_next_server_is_tried(nats: NatsServer, nats_bus: Make):
     assert bus.send(records(bus, 10), 10).delivered == 10
 
 
+@pytest.mark.cluster
 def test_a_stream_whose_leader_dies_loses_nothing_and_keeps_its_order(
     nats_cluster: list[NatsServer], nats_bus: Make, name: str
 ):

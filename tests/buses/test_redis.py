@@ -218,6 +218,7 @@ def test_a_primary_that_becomes_a_replica_refuses_retriably(
     assert all(error.retriable for _, error in result.failures)
 
 
+@pytest.mark.faults
 def test_a_server_that_is_loading_is_waited_for(
     start_redis: StartRedis, redis_bus: Make, name: str
 ):

@@ -17,6 +17,8 @@ from tests.clients import fuzz
 from tests.clients.conftest import Door
 from tests.publish.machines import wait_until
 
+pytestmark = pytest.mark.fuzz
+
 _CASES: Final = int(os.environ.get("FUZZ_CASES", "100"))
 _WARM_UP: Final = 50
 _GROWTH_MB: Final = 32

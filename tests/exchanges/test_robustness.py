@@ -74,6 +74,7 @@ def _spoiled(draw: st.DrawFn, known: list[Any]) -> bytes:
     return line
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("exchange", exchanges.names())
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

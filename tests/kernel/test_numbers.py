@@ -57,6 +57,7 @@ def texts() -> Iterator[str]:
             yield repr(random.uniform(0, 10.0 ** random.randrange(-9, 18)))
 
 
+@pytest.mark.fuzz
 def test_a_million_numbers() -> None:
     _, compiled = emitters("x", ["book_change"])
     compiled.begin("2024-03-01T00:00:00.000001Z")

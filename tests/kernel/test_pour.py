@@ -20,6 +20,8 @@ from tardis_machine.replay import replay_normalized_many
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.times import us_of
 
+pytestmark = pytest.mark.slow
+
 START = us_of("2024-03-01T00:00:00.000Z")
 MINUTE = 60_000_000
 OPTIONS = ReplayNormalizedOptions(

@@ -35,7 +35,10 @@ from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
 from tests.kernel.test_pour import UNFRAMED, connected
 from tests.normalize.test_normalize import Given, normalizer, trade
 
-pytestmark = pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one")
+pytestmark = [
+    pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one"),
+    pytest.mark.slow,
+]
 
 LINES = 40_000
 ENOUGH = 512 * 1024

@@ -1,6 +1,10 @@
 from pathlib import Path
 
+import pytest
+
 from tests.live.chaos import endure
+
+pytestmark = pytest.mark.faults
 
 
 async def test_a_failing_exchange_never_shows_a_wrong_book(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from tests.server.conftest import free_ports
 from tests.servers.process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
 

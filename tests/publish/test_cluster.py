@@ -18,6 +18,8 @@ from tests.publish.promises import arrived_by_key, events_of, ids_by_key
 from tests.publish.test_signals import OPTIONS
 from tests.servers.nats import NatsServer
 
+pytestmark = pytest.mark.cluster
+
 RESPONSES = 8
 
 

@@ -28,6 +28,8 @@ from tests.publish.promises import assert_all_arrived, assert_balanced
 from tests.server.conftest import free_ports, query
 from tests.servers.aws import FaultProxy
 
+pytestmark = pytest.mark.faults
+
 
 async def _load(journal, ndjson: bytes) -> None:
     """Journal a response over about two seconds."""

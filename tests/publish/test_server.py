@@ -128,6 +128,7 @@ def logs_of(journal: Path) -> list[Path]:
     return list(journal.glob("*/log.json"))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("drained_by", ["its publisher", "the command"])
 def test_server_killed_under_load(
     broker: Broker, serve: Callable[..., Machine], run: Run, journal_dir: Path, drained_by: str
@@ -178,6 +179,7 @@ def rest(response: Any) -> bytes:
     return found
 
 
+@pytest.mark.faults
 def test_broker_dead_during_a_whole_replay(
     mortal: Broker, serve: Callable[..., Machine], journal_dir: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_broker_dead_during_a_whole_replay(
     assert not logs_of(journal_dir)
 
 
+@pytest.mark.faults
 def test_one_bus_dead_while_the_other_goes_on(
     broker: Broker, serve: Callable[..., Machine], journal_dir: Path
 ) -> None:

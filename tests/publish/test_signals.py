@@ -13,6 +13,8 @@ from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import assert_all_arrived
 from tests.servers.nats import NatsServer
 
+pytestmark = pytest.mark.faults
+
 OPTIONS = {
     "exchange": "bitmex",
     "from": "2024-03-01",
