@@ -209,7 +209,7 @@ class Scribe:
 
     @property
     def queued(self) -> int:
-        """Count the entries that are not written yet, whatever they wait for."""
+        """Count the entries that are not written yet, those that wait for room too."""
         return len(self._submitted) + len(self._paced)
 
     def submit(
