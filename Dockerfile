@@ -1,22 +1,17 @@
 # The server: docker build -t tardis-machine .
 # With Spark and Java, for the lakehouse: docker build --target spark -t tardis-machine:spark .
-FROM python:3.13-slim-trixie AS wheel
-WORKDIR /src
-RUN pip install --no-cache-dir "hatchling>=1.27"
-COPY pyproject.toml README.md LICENSE NOTICE ./
-COPY src src
-RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
-
-# The same Debian as below: what is compiled here finds its libraries there.
-FROM rust:1.90-slim-trixie AS kernel
+# The same Debian as below: the kernel that is compiled here finds its libraries there.
+FROM rust:1.90-slim-trixie AS wheel
 WORKDIR /src
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends python3-pip \
     && rm -rf /var/lib/apt/lists/*
-RUN pip install --no-cache-dir --break-system-packages "maturin>=1.9,<2"
-COPY kernel .
-RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
+RUN pip install --no-cache-dir --break-system-packages "hatchling>=1.27"
+COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY kernel kernel
+COPY src src
+RUN TM_KERNEL=compiled pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
 
 FROM python:3.13-slim-trixie AS base
 RUN useradd --create-home --uid 10001 tardis && install --directory --owner tardis /data
@@ -42,13 +37,11 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements/spark.txt /tmp/spark.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt
-COPY --from=kernel /dist /dist
 COPY --from=wheel /dist /dist
 RUN pip install --no-cache-dir --no-deps /dist/*.whl
 USER 10001
 
 FROM base AS server
-COPY --from=kernel /dist /dist
 COPY --from=wheel /dist /dist
 RUN pip install --no-cache-dir --no-deps /dist/*.whl
 USER 10001

@@ -13,13 +13,13 @@ export TM_KERNEL := $(KERNEL)
 endif
 UV := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 
-.PHONY: help setup demo docs test test-all unit rest format lint types vectors soak lock log-store schemas release-schemas java
+.PHONY: help setup dist demo docs test test-all unit rest format lint types vectors soak lock log-store schemas release-schemas java
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## the virtual environment with everything in it
-	@$(if $(filter python,$(KERNEL)),,$(BIN)/python kernel/install.py)
+	@$(BIN)/python kernel/build.py
 
 $(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -28,8 +28,17 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	  echo "python -m venv failed: install the venv module (Debian: apt install python3-venv)"; exit 1; }
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	TM_KERNEL=python $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(UV) pip uninstall --quiet --python $(BIN)/python tardis-machine-kernel  # of earlier clones
 	@touch $@
+
+DIST := $(UV) build --quiet --python $(BIN)/python --no-build-isolation --out-dir dist
+
+dist: setup ## the wheel with the kernel, the pure one and the source distribution, in dist/
+	rm -rf dist
+	TM_KERNEL=compiled $(DIST) --wheel
+	TM_KERNEL=python $(DIST) --wheel
+	$(DIST) --sdist
 
 java:
 	@java -version 2>&1 | grep -qE 'version "?(1[7-9]|[2-9][0-9])' || { \

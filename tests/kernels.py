@@ -9,6 +9,8 @@ import pytest
 from tardis_machine.kernel import VARIABLE, kernel
 
 KERNELS: Final = ("python",) if kernel().module is None else ("python", "compiled")
+if KERNELS == ("python",):
+    os.environ[VARIABLE] = "python"  # no process hints at the other one
 _SECOND: Final = [pytest.mark.python_kernel] if "compiled" in KERNELS else []
 _PARAMS: Final = [pytest.param("python", marks=_SECOND), *KERNELS[1:]]
 

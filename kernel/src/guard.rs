@@ -6,7 +6,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-create_exception!(tardis_machine_kernel, KernelError, PyRuntimeError, "A mistake in the kernel.");
+create_exception!(tardis_machine._kernel, KernelError, PyRuntimeError, "A mistake in the kernel.");
 
 /// Run `work`; a panic becomes a KernelError.
 pub fn guarded<T>(work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {

@@ -23,8 +23,7 @@ use pyo3::prelude::*;
 const INTERFACE: u32 = 16;
 
 #[pymodule]
-fn tardis_machine_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", INTERFACE)?;
     module.add("KernelError", module.py().get_type::<guard::KernelError>())?;
     module.add_class::<bronze::BronzeEncoder>()?;

@@ -20,7 +20,7 @@ pub struct Line {
 }
 
 /// The lines of a piece.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 pub struct Lines {
     piece: Py<PyBytes>,
     lines: Vec<Line>,

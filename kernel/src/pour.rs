@@ -166,7 +166,7 @@ struct Held {
 /// A connection's socket, which is written to directly until it takes no more.
 ///
 /// What it does not take is held; there is nothing behind it before it is gone.
-#[pyclass(module = "tardis_machine_kernel")]
+#[pyclass(module = "tardis_machine._kernel")]
 pub struct Pour {
     /// None once it is closed.
     socket: Option<TcpStream>,

@@ -151,7 +151,7 @@ pub enum Appended {
 }
 
 /// The shared memory of a log.
-#[pyclass(module = "tardis_machine_kernel")]
+#[pyclass(module = "tardis_machine._kernel")]
 pub struct Ring {
     memory: PyBuffer<u8>,
     room: usize,

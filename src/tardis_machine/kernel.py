@@ -1,4 +1,4 @@
-"""Which kernel serves: the compiled one where it is installed and fits, else Python."""
+"""Which kernel serves: the compiled one where it was built and fits, else Python."""
 
 import logging
 import os
@@ -15,8 +15,9 @@ VARIABLE: Final = "TM_KERNEL"
 INTERFACE: Final = 16
 """Moves with every change of what Python and the kernel ask of each other."""
 
-_MODULE: Final = "tardis_machine_kernel"
+_MODULE: Final = "tardis_machine._kernel"
 _CHOICES: Final = ("auto", "compiled", "python")
+_REMEDY: Final = "install again with cargo (Rust 1.85 or newer) on the PATH"
 
 
 class KernelChoiceError(TardisMachineError):
@@ -35,7 +36,7 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         if self.module is not None:
-            return f"compiled {self.module.__version__}"
+            return "compiled"
         return f"python ({self.reason})"
 
 
@@ -43,34 +44,26 @@ class Kernel(NamedTuple):
 def kernel() -> Kernel:
     """Choose once in a process: TM_KERNEL is `auto` (the default), `compiled` or `python`.
 
-    A kernel that is broken or of another version is not used, and said once.
+    With `auto`, a kernel that is missing, broken or of another version is named once in the log.
     """
     wanted = os.environ.get(VARIABLE, "auto").strip().lower() or "auto"
     if wanted not in _CHOICES:
         raise KernelChoiceError(wanted, f"expected {', '.join(_CHOICES)}")
     if wanted == "python":
         return Kernel(None, f"{VARIABLE}=python")
-    reason = "tardis-machine-kernel is not installed"
     try:
         module = import_module(_MODULE)
         if module.INTERFACE == INTERFACE:
             return Kernel(module)
-        reason = (
-            f"the installed tardis-machine-kernel speaks interface {module.INTERFACE}, "
-            f"this version needs {INTERFACE}"
-        )
-        _log.warning("kernel not used", extra={"reason": reason})
+        reason = f"it speaks interface {module.INTERFACE}, this version needs {INTERFACE}"
     except ModuleNotFoundError as error:
-        if error.name != _MODULE:
-            reason = _broken(error)
+        reason = "it was not built" if error.name == _MODULE else f"it is broken: {error}"
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, Python can serve
-        reason = _broken(error)
+        reason = f"it is broken: {error}"
     if wanted == "compiled":
-        raise KernelChoiceError(wanted, reason)
+        raise KernelChoiceError(wanted, f"the kernel cannot serve: {reason}; {_REMEDY}")
+    _log.warning(
+        "no compiled kernel (%s), Python serves more slowly: %s, or set %s=python to silence this",
+        *(reason, _REMEDY, VARIABLE),
+    )
     return Kernel(None, reason)
-
-
-def _broken(error: Exception) -> str:
-    reason = f"the installed tardis-machine-kernel is broken: {error}"
-    _log.warning("kernel not used", extra={"reason": reason})
-    return reason

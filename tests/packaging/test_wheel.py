@@ -65,8 +65,13 @@ def test_source_distribution_is_what_the_wheel_is_built_from(tmp_path: Path) -> 
     with tarfile.open(built) as archive:
         paths = [Path(name).parts[1:] for name in archive.getnames()]
     assert ("src", "tardis_machine", "py.typed") in paths
+    assert {path for path in paths if path[:2] == ("kernel", "src")}
+    assert {path[1] for path in paths if path[0] == "kernel"} == {
+        *("Cargo.toml", "README.md", "build.py", "rustfmt.toml", "src")
+    }
+    assert not [path for path in paths if path[-1].endswith(".so")]
     assert {path[0] for path in paths} == {
-        *("src", "schemas", "README.md", "LICENSE", "NOTICE"),
+        *("src", "kernel", "schemas", "README.md", "LICENSE", "NOTICE"),
         *("pyproject.toml", "PKG-INFO", ".gitignore"),  # which the builder adds
     }
 

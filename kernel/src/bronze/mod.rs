@@ -241,7 +241,7 @@ fn hex(id: u128) -> [u8; ID_LENGTH] {
 }
 
 /// Encodes batches of one publisher, one after the other.
-#[pyclass(module = "tardis_machine_kernel")]
+#[pyclass(module = "tardis_machine._kernel")]
 pub struct BronzeEncoder {
     state: State,
 }

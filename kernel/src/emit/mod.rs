@@ -84,7 +84,7 @@ enum Aspect {
 }
 
 /// One aspect of all marks, as a sequence whose items are made when they are asked for.
-#[pyclass(frozen, sequence, module = "tardis_machine_kernel")]
+#[pyclass(frozen, sequence, module = "tardis_machine._kernel")]
 pub struct Column {
     marks: Arc<Marks>,
     aspect: Aspect,
@@ -134,7 +134,7 @@ impl Column {
 }
 
 /// The bytes emitted since the last take, and where each local timestamp's end.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 pub struct Taken {
     written: Written,
     #[pyo3(get)]
@@ -204,7 +204,7 @@ impl Taken {
 }
 
 /// Writes the messages of one stream of one exchange exactly as clients expect them.
-#[pyclass(module = "tardis_machine_kernel")]
+#[pyclass(module = "tardis_machine._kernel")]
 pub struct Emitter {
     engine: Engine,
     odd: Odd,

@@ -78,7 +78,7 @@ impl Known {
 }
 
 /// What a table remembers; Python reads and writes it as well.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone, Default)]
 pub struct Prices {
     known: Arc<Mutex<Known>>,

@@ -17,7 +17,7 @@ const CLOSED: i64 = i64::MAX;
 type BySymbol<T> = HashMap<Box<[u8]>, T, Seeded>;
 
 /// What a mapper lets pass: updates of its book from an id on, or none.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone)]
 pub struct Gate {
     oldest: Arc<AtomicI64>,
@@ -48,7 +48,7 @@ impl Gate {
 }
 
 /// The gates of a channel that all symbols share.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone, Default)]
 pub struct Gates {
     gates: Arc<Mutex<BySymbol<Gate>>>,
@@ -84,7 +84,7 @@ pub enum Known {
 }
 
 /// The latest time of each symbol's books, which mapper and kernel both know.
-#[pyclass(frozen, module = "tardis_machine_kernel")]
+#[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone, Default)]
 pub struct Times {
     times: Arc<Mutex<BySymbol<Known>>>,
