@@ -1,4 +1,4 @@
-"""Who may ask: header size, host, browser origin, bearer token; the same on both ports."""
+"""Who may ask: header size, host, browser origin, bearer token, body; the same on both ports."""
 
 import hmac
 import logging
@@ -56,15 +56,13 @@ class Gate:
         if foreign is not None:
             log.warning("browser refused", extra={"why": foreign, "path": request.path[:200]})
             return failure(403, foreign)
-        if self._token is None or request.path.rstrip("/") in _OPEN_PATHS:
-            return None
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        offered = given.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() == "bearer" and hmac.compare_digest(offered, self._token):
-            return None
-        refused = failure(401, "expected the header Authorization: Bearer TOKEN")
-        refused.headers["WWW-Authenticate"] = "Bearer"
-        return refused
+        if not self._is_known(request):
+            refused = failure(401, "expected the header Authorization: Bearer TOKEN")
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            return refused
+        if request.body_exists:
+            return failure(413, "request has a body: expected none, options go into the URL")
+        return None
 
     def sharing(self, request: web.BaseRequest) -> dict[str, str]:
         """Give the headers that let a named browser origin read the answer."""
@@ -89,6 +87,14 @@ class Gate:
             "Access-Control-Allow-Headers": "Authorization",
         }
         return web.Response(status=204, headers=headers)
+
+    def _is_known(self, request: web.BaseRequest) -> bool:
+        """Return whether a request carries the token, where it needs one."""
+        if self._token is None or request.path.rstrip("/") in _OPEN_PATHS:
+            return True
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        offered = given.strip().encode("utf-8", "surrogateescape")
+        return scheme.lower() == "bearer" and hmac.compare_digest(offered, self._token)
 
     def _foreign(self, request: web.BaseRequest) -> str | None:
         """Say why a request may come from a foreign page."""

@@ -1,4 +1,4 @@
-"""aiohttp's server with this one's limits: header sizes, connections at once."""
+"""aiohttp's server with this one's limits: header sizes, no bodies, connections at once."""
 
 import asyncio
 import json
@@ -54,12 +54,17 @@ class Listener(web.Server):
             "max_field_size": MAX_HEADER_BYTES,
             "max_headers": _MAX_HEADERS,
             "access_log": None,
+            # No endpoint reads a body: unpacking one would only cost the server time.
+            "auto_decompress": False,
+            # A close before the client has read the answer could reset it away.
+            "lingering_time": _GOODBYE_S,
             # It counts from the connection on: a request that never ends is not waited for, either.
             "keepalive_timeout": idle_s,
         }
         self._max_connections = max_connections
         self._limited = limited
-        super().__init__(handler, handler_cancellation=True)
+        self._handler = handler
+        super().__init__(self._answer, handler_cancellation=True)
 
     def __call__(self) -> web.RequestHandler:
         """Make the protocol of one connection."""
@@ -76,6 +81,16 @@ class Listener(web.Server):
         transport.write_eof()
         # At once would be a reset, if its request is on the way: the answer would be lost.
         self._loop.call_later(_GOODBYE_S, transport.abort)
+
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Have a request answered; one with a body is the last of its connection."""
+        if not request.body_exists:
+            return await self._handler(request)
+        request.protocol.close()  # the rest of the body is dropped, not parsed
+        response = await self._handler(request)
+        response.force_close()
+        return response
 
 
 def headers_too_large() -> web.Response:
