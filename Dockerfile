@@ -26,7 +26,7 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8000 8001
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('TM_PORT', '8000') + '/health-check', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as r; e = os.environ.get; r.urlopen('http://127.0.0.1:' + (e('PORT') or e('TM_PORT') or '8000') + '/health-check', timeout=4)"]
 ENTRYPOINT ["tardis-machine"]
 
 FROM base AS spark

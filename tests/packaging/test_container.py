@@ -87,13 +87,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_what_the_image_starts_is_healthy_by_its_own_check(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["TM_PORT", "PORT"])
+def test_what_the_image_starts_is_healthy_by_its_own_check(
+    installed: Path, tmp_path: Path, variable: str
+) -> None:
     port = free_ports()
     entry = json.loads(last("ENTRYPOINT"))
     check = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     settings = {
         name: value.replace("/data", str(tmp_path)) for name, value in environment().items()
-    } | {"TM_HOST": "127.0.0.1", "TM_PORT": str(port), "TM_SAMPLE_DATA": "true"}
+    } | {"TM_HOST": "127.0.0.1", "TM_SAMPLE_DATA": "true", "TM_PORT": "1"}
+    settings |= {variable: str(port)}
     assert environment()["TM_HOST"] == "0.0.0.0"
 
     def healthy() -> bool:
