@@ -99,3 +99,8 @@ def test_the_api_is_reached_through_the_proxy_that_the_server_uses(
     assert main(["--endpoint", "http://direct.invalid/v1"], {}) == 1
     assert len(tardis_api.calls) == 1
     assert "direct.invalid/v1 cannot be reached" in capsys.readouterr().out
+
+
+def test_server_open_to_others_without_token_fails(capsys: pytest.CaptureFixture[str]):
+    assert main(["--sample-data", "--host", "0.0.0.0"], {}) == 1
+    assert "expected --auth-token, or --allow-anonymous" in capsys.readouterr().out

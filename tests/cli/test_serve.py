@@ -255,8 +255,21 @@ def test_what_is_wrong_is_said_with_exit_1(run: Run, arguments: tuple[str, ...],
     assert "Traceback" not in done.stderr
 
 
-def test_listening_beyond_loopback_without_a_token_warns(launch: Launch) -> None:
-    process = launch("--sample-data", "--port", "0", "--host", "0.0.0.0")
+@pytest.mark.parametrize(
+    ("arguments", "variables"), [(("--host", "0.0.0.0"), {}), ((), {"TM_HOST": "0.0.0.0"})]
+)
+def test_listening_beyond_loopback_without_a_token_is_refused(
+    run: Run, arguments: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    done = run("--sample-data", "--port", "0", *arguments, **variables)
+    assert done.returncode == 1
+    assert "--host '0.0.0.0': without a token" in done.stderr
+    assert "expected --auth-token, or --allow-anonymous" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_listening_beyond_loopback_is_allowed_explicitly(launch: Launch) -> None:
+    process = launch("--sample-data", "--port", "0", "--host", "0.0.0.0", TM_ALLOW_ANONYMOUS="true")
     process.wait_for("listening")
     assert any("without --auth-token" in line for line in process.lines)
     process.stop(signal.SIGTERM)

@@ -132,6 +132,13 @@ class Compose(yaml.SafeLoader):
     """Reads Compose's own tags as what they stand before."""
 
 
+def test_image_leaves_access_to_its_user_and_compose_publishes_to_loopback() -> None:
+    assert not {"TM_AUTH_TOKEN", "TM_ALLOW_ANONYMOUS"} & set(environment())
+    server = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]
+    assert server["environment"]["TM_ALLOW_ANONYMOUS"] == "true"
+    assert all(port.startswith("127.0.0.1:") for port in server["ports"])
+
+
 Compose.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
 
 

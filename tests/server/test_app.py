@@ -6,6 +6,8 @@ import pytest
 
 from tardis_machine import TardisMachine
 from tardis_machine.config import ConfigError
+from tardis_machine.history.settings import HistoryConfig
+from tardis_machine.server.settings import ServerConfig
 from tests.server.conftest import Start
 
 
@@ -42,9 +44,23 @@ async def test_a_failed_start_gives_everything_back(start: Start) -> None:
     await other.stop()
 
 
-def test_an_open_door_is_said(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "md.example.com"])
+def test_other_host_than_loopback_without_token_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"^host .* expected auth_token, or allow_anonymous$"):
+        TardisMachine(sample_data=True, host=host)
+    with pytest.raises(ConfigError, match="allow_anonymous"):
+        TardisMachine(history=HistoryConfig(sample_data=True), server=ServerConfig(host=host))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    TardisMachine(sample_data=True, host=host)
+
+
+def test_anonymous_server_beyond_loopback_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        TardisMachine(sample_data=True, host="0.0.0.0", auth_token="t")
-        assert "--auth-token" not in caplog.text
-        TardisMachine(sample_data=True, host="0.0.0.0")
-    assert "without --auth-token" in caplog.text
+        TardisMachine(host="0.0.0.0", auth_token="t")
+        TardisMachine(allow_anonymous=True)
+        assert not caplog.records
+        TardisMachine(host="0.0.0.0", allow_anonymous=True)
+    assert "listening on 0.0.0.0 without --auth-token" in caplog.text

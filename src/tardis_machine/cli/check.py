@@ -12,6 +12,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.history.client import reach
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.publish.buses import BUSES
+from tardis_machine.server.settings import ServerConfig
 
 _PROG: Final = "tardis-machine check"
 _DESCRIPTION: Final = """\
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         loaded = load(
             sections(), arguments, environ, prog=_PROG, description=_DESCRIPTION, epilog=_EPILOG
         )
+        loaded[ServerConfig].expect_guard(ServerConfig.flag)
     except ConfigError as error:
         _say("fail", "config", str(error))
         return 1

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     logs.configure(config.log_format, debug=config.debug)
     for warning in loaded.warnings:
         log.warning(warning)
+    config.expect_guard(config.flag)
     if not any(loaded[bus.config_type].enabled for bus in BUSES.values()):
         _tell_what_waits(loaded[JournalConfig].path)
     history = loaded[HistoryConfig]

@@ -78,6 +78,7 @@ class TardisMachine:
             raise ConfigError(
                 next(iter(settings)), None, f"unknown setting, expected one of {', '.join(known)}"
             )
+        self.config.expect_guard()
         if server is None:  # the command has said what its flags deserve
             for section in (self.config, self._history_config, *buses.values()):
                 for warning in section.warnings():

@@ -82,7 +82,6 @@ class Listener(web.Server):
         # At once would be a reset, if its request is on the way: the answer would be lost.
         self._loop.call_later(_GOODBYE_S, transport.abort)
 
-
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Have a request answered; one with a body is the last of its connection."""
         if not request.body_exists:

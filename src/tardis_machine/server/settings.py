@@ -1,6 +1,7 @@
 """The server's own settings, and those of the history it reads."""
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tardis_machine.config import ConfigError, Section, setting
@@ -24,6 +25,7 @@ class ServerConfig(Section, title="Server"):
         secret=True,
         metavar="TOKEN",
     )
+    allow_anonymous: bool = setting(False, help="listen beyond loopback without a token")
     allow_origin: tuple[str, ...] = setting(
         (), help="browser origins that may connect; * for any", metavar="ORIGIN,…"
     )
@@ -38,7 +40,7 @@ class ServerConfig(Section, title="Server"):
         10, help="processes of the cluster that may die within ten minutes", minimum=0
     )
     strict: bool = setting(
-        False, help="refuse unknown options; end a replay at the first message it cannot handle"
+        False, help="refuse unknown options; end a replay at a message it cannot handle"
     )
     debug: bool = setting(False, help="log more")
     log_format: str = setting("human", help="how logs are written", choices=("human", "json"))
@@ -50,12 +52,27 @@ class ServerConfig(Section, title="Server"):
         if self.auth_token == "":
             raise ConfigError(self.flag("auth_token"), None, "expected a token that is not empty")
 
+    def expect_guard(self, spelled: Callable[[str], str] = str) -> None:
+        """Refuse to listen beyond loopback without a token, unless that is explicitly allowed.
+
+        `spelled` turns a setting's name into what the caller is told: by default the name of the
+        keyword argument. Only a server needs the guard: other commands read the same settings.
+        """
+        if is_loopback(self.host) or self.auth_token is not None or self.allow_anonymous:
+            return
+        raise ConfigError(
+            spelled("host"),
+            self.host,
+            "without a token other machines and web pages could spend the API key and publish: "
+            f"expected {spelled('auth_token')}, or {spelled('allow_anonymous')}",
+        )
+
     def warnings(self) -> list[str]:
         """Warn of an open door."""
-        if is_loopback(self.host) or self.auth_token is not None:
+        if is_loopback(self.host) or self.auth_token is not None or not self.allow_anonymous:
             return []
-        danger = "anyone who reaches this machine can replay with its API key"
-        return [f"listening on {self.host} without --auth-token: {danger}"]
+        danger = "whoever reaches this machine can replay with its API key"
+        return [f"listening on {self.host} without {self.flag('auth_token')}: {danger}"]
 
 
 def is_loopback(host: str) -> bool:
