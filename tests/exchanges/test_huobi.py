@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tardis_machine import exchanges
+from tests.exchanges.feed import Feed
 from tests.live.streams import streaming
 from tests.servers.exchange import ScriptedExchange
 
@@ -66,3 +67,20 @@ async def test_compressed_frames_become_messages_and_broken_ones_a_new_connectio
         again = await exchange.accepted()
         await again.send(frame)
         assert (await reader.until("trade"))["price"] == 4
+
+
+@pytest.mark.parametrize("empty", [{"bids": None}, {}, {"bids": []}])
+def test_update_with_null_bids_that_waits_for_its_snapshot_changes_no_bids(
+    empty: dict[str, list[list[float]] | None],
+) -> None:
+    feed = Feed("huobi", ["book_change"])
+    tick = {"prevSeqNum": 4, "seqNum": 5, "asks": [[2.5, 3]], **empty}
+    assert feed({"ch": "market.kasusdt.mbp.400", "ts": 1709251200000, "tick": tick}) == []
+    data = {"seqNum": 4, "bids": [[1.5, 1]], "asks": [[2, 1]]}
+    rep = {"id": "1", "rep": "market.kasusdt.mbp.400", "ts": 1709251200000, "data": data}
+    (snapshot,) = feed(rep)
+    assert snapshot["bids"] == [{"price": 1.5, "amount": 1}]
+    assert snapshot["asks"] == [{"price": 2, "amount": 1}, {"price": 2.5, "amount": 3}]
+    later = {"prevSeqNum": 5, "seqNum": 6, "asks": [[2.5, 0]], **empty}
+    (update,) = feed({"ch": "market.kasusdt.mbp.400", "ts": 1709251200001, "tick": later})
+    assert (update["bids"], update["asks"]) == ([], [{"price": 2.5, "amount": 0}])

@@ -131,7 +131,7 @@ def _book_changes(making: Making) -> Route:
 
 
 class _Ticker(Struct, gc=False):
-    product_code: str
+    product_code: str | None = None
     timestamp: str | None = None
     best_bid: Sent = UNSET
     best_ask: Sent = UNSET
@@ -151,19 +151,22 @@ def _book_tickers(making: Making) -> Route:
     decode = Decoder(_TickerMessage).decode
     emit = making.emitter.book_ticker
 
-    def ticker(line: bytes) -> bool:
-        row = decode(line).params.message
-        emit(
-            row.product_code,
-            filled(row.best_ask_size),
-            filled(row.best_ask),
-            filled(row.best_bid),
-            filled(row.best_bid_size),
-            parse_us(time_text(row.timestamp, _TICKER, "timestamp")),
-        )
-        return True
+    def make(product: str) -> Handler:
+        def ticker(line: bytes) -> bool:
+            row = decode(line).params.message
+            emit(
+                row.product_code or product,
+                filled(row.best_ask_size),
+                filled(row.best_ask),
+                filled(row.best_bid),
+                filled(row.best_bid_size),
+                parse_us(time_text(row.timestamp, _TICKER, "timestamp")),
+            )
+            return True
 
-    return _channels({_TICKER: lambda _: ticker})
+        return ticker
+
+    return _channels({_TICKER: make})
 
 
 def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:

@@ -290,8 +290,8 @@ def _requested_book_changes(making: Making) -> Route:
         emit(
             symbol,
             True,
-            amended(content.bids, [each.bids for each in newer]),
-            amended(content.asks, [each.asks for each in newer]),
+            amended(content.bids, [each.bids for each in newer if each.bids not in _EMPTY]),
+            amended(content.asks, [each.asks for each in newer if each.asks not in _EMPTY]),
             time(message.timestamp, "mbp", "ts"),
         )
         book.snapshot_id = content.last_id
