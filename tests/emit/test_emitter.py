@@ -417,6 +417,23 @@ def test_a_table_remembers_the_price_of_an_id() -> None:
     assert _change(emitter, [row]) == []
 
 
+@pytest.mark.parametrize("price", [{}, {"price": 1.5}])
+def test_table_delete_that_names_an_id_twice_prints_one_removal(price: dict[str, object]) -> None:
+    emitter = _emitter("book_change")
+    rows = [
+        {"symbol": "S", "id": 7, "side": "Buy", "size": 3, "price": 1.5},
+        {"symbol": "S", "id": 8, "side": "Sell", "size": 3, "price": 2},
+    ]
+    _change(emitter, rows, "partial")
+    removed = {"symbol": "S", "id": 7, "side": "Buy", **price}
+    other = {"symbol": "S", "id": 8, "side": "Sell"}
+    again = {**removed, "timestamp": "2024-03-01T00:00:00.300Z"}
+    (change,) = _change(emitter, [removed, other, again], "delete")
+    assert change.endswith('"timestamp":"2024-03-01T00:00:00.300Z"')
+    assert '"bids":[{"price":1.5,"amount":0}],"asks":[{"price":2,"amount":0}]' in change
+    assert _change(emitter, [{"symbol": "S", "id": 7, "side": "Buy"}], "delete") == []
+
+
 def test_a_table_s_snapshot_may_have_several_symbols_or_no_rows() -> None:
     emitter = _emitter("book_change")
     rows = [

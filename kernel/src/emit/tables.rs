@@ -1,6 +1,6 @@
 //! Keyed tables: rows that name an id instead of the price they had before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
@@ -188,6 +188,11 @@ impl<'a> Message<'a> {
         self.first.iter().chain(&self.rest)
     }
 
+    fn names_an_id_twice(&self) -> bool {
+        let mut ids: HashSet<u64, Seeded> = HashSet::default();
+        !self.rest.is_empty() && !self.rows().all(|row| ids.insert(row.id))
+    }
+
     /// A snapshot's rows by their symbol; one without rows may tell its symbol otherwise.
     fn by_symbol(&self) -> Vec<(Option<&'a [u8]>, Vec<&Row<'a>>)> {
         let mut places: HashMap<Option<&[u8]>, usize, Seeded> = HashMap::default();
@@ -239,9 +244,14 @@ impl Table {
     pub fn change(&mut self, json: &[u8], engine: &mut Engine) -> Result<(), Odd> {
         let message = self.read(json)?;
         let Self { names, prices, bids, asks, price: printed } = self;
-        let mut known = prices.lock();
         let first = message.first.as_ref();
         let acts = |action: &[u8]| message.action.is_some_and(|told| equal(told, action));
+        let removes = acts(&names.removal);
+        // One of the rows counts: Python sees to that.
+        if removes && message.names_an_id_twice() {
+            return Err(Odd);
+        }
+        let mut known = prices.lock();
         if acts(&names.snapshot) {
             let groups = message.by_symbol();
             // None may fail after another was made: with several symbols all are tried before.
@@ -265,7 +275,6 @@ impl Table {
                 emit(symbol, false, bids, asks, &time, engine)?;
             }
         }
-        let removes = acts(&names.removal);
         for row in message.rows() {
             if removes {
                 known.numbers.remove(&row.id);

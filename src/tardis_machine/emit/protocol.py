@@ -159,7 +159,8 @@ class Emitter(Protocol):
 
         A snapshot may have several symbols, or no rows at all. The time is the latest of the rows,
         the local one if none has any. A row without a price has that of its id; one whose id is not
-        known is left out, and nothing is sent where none is left.
+        known is left out, and nothing is sent where none is left. Of rows that remove an id only
+        the first counts.
         """
 
     def derivative_ticker(

@@ -140,18 +140,28 @@ class _Table:
         self._bid = layout.bid
         self.prices: Prices = {}
 
-    def read(self, rows: Sequence[Row]) -> tuple[list[Pair], list[Pair], Time | None]:
-        """Part rows into bids and asks, with the latest of their times; nothing is learned yet."""
+    def read(
+        self, rows: Sequence[Row], *, removes: bool = False
+    ) -> tuple[list[Pair], list[Pair], Time | None]:
+        """Part rows into bids and asks, with the latest of their times; nothing is learned yet.
+
+        Of rows that remove levels only the first of an id counts.
+        """
         bids: list[Pair] = []
         asks: list[Pair] = []
         latest: str | UnsetType | None = rows[0].timestamp if rows else UNSET
         # Prices that rows of this message have count for those after them.
         learned: dict[object, Number] = {}
         prices = self.prices
+        removed: set[object] = set()
         for row in rows:
             timestamp = row.timestamp
             if timestamp != latest and timestamp and (not latest or is_later(timestamp, latest)):
                 latest = timestamp
+            if removes:
+                if row.id in removed:
+                    continue
+                removed.add(row.id)
             if row.price is UNSET:
                 price = learned.get(row.id)
                 if price is None:
@@ -448,7 +458,7 @@ class PythonEmitter:
         elif action == layout.snapshot:
             self._table_snapshot(table, decoded)
         elif rows:
-            bids, asks, time = table.read(rows)
+            bids, asks, time = table.read(rows, removes=action == layout.removal)
             if bids or asks:
                 symbol = rows[0].symbol
                 if symbol is None:
