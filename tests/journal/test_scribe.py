@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,44 @@ async def test_live_goes_on_while_the_disk_hangs_and_memory_has_an_end(
     disk.free.set()
     for ticket in tickets:
         await ticket
+
+
+@pytest.mark.parametrize("call", ["writev", "fdatasync", "statvfs"])
+async def test_live_entries_are_released_while_the_disk_hangs_and_later_ones_lost(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Entries in the queue are written when the disk goes on, so they do not count as lost."""
+    journal = scribe(fsync=0.0)
+    disk = HangingDisk(monkeypatch, call)
+    live, paced = flow(WhenFull.DROP, request="live"), flow(request="paced")
+    tickets = [journal.submit(live, LINE, 1, 0)]
+    await until(disk.reached.is_set)
+    tickets += [journal.submit(live, LINE, 1, number) for number in range(1, 5)]
+    waits = journal.submit(paced, LINE, 1, 0)
+    sent: list[int] = []
+    for number, ticket in enumerate(tickets):
+        ticket.when_done(partial(sent.append, number))
+    await tickets[0]
+    await until(lambda: len(sent) == 5)
+    assert sent == list(range(5))
+    later = [journal.submit(live, LINE, 1, number) for number in range(5, 8)]
+    assert all(ticket.done for ticket in later)
+    assert journal.lost == 3
+    assert not waits.done
+    disk.free.set()
+    await waits
+    await journal.submit(live, LINE, 1, 8)
+    assert journal.lost == 3
+    await asyncio.to_thread(journal.close)
+    found = [each for each in entries(tmp_path) if isinstance(each, Entry)]
+    assert sum(each.messages for each in found) == journal.writer.messages == 7
+    positions = [
+        number
+        for each in found
+        if each.provenance == live.provenance
+        for number in range(each.position, each.position + each.messages)
+    ]
+    assert positions == [0, 1, 2, 3, 4, 8]
 
 
 async def test_cancelled_flow_leaves_the_queue_though_the_disk_hangs(

@@ -244,6 +244,40 @@ async def test_a_live_message_is_journalled_before_it_is_sent(
     ]
 
 
+@pytest.mark.parametrize("ring_bytes", [0, 8 << 20])
+async def test_live_messages_are_sent_in_order_while_the_disk_hangs(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ring_bytes: int
+) -> None:
+    """Each of them is published later, or counted as not journalled."""
+    async with ScriptedExchange() as exchange:
+        monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
+        file = tmp_path / "events"
+        journal = {"dir": tmp_path / "journal", "ring_bytes": ring_bytes}
+        served = await start(event_bus=FileConfig(path=file), journal=journal)
+        options = {"exchange": "bitmex", "symbols": [XBT], "dataTypes": ["trade"]}
+        async with served.client.ws_connect(served.ws("/ws-stream-normalized", options)) as socket:
+            peer = await exchange.accepted()
+            disk = HangingDisk(monkeypatch, "statvfs" if ring_bytes else "writev")
+            prices = []
+            for number in range(1, 31):
+                await peer.send(bitmex_trade(number))
+                if number == 10:
+                    prices.append(json.loads((await socket.receive()).data)["price"])
+            while len(prices) < 30:
+                prices.append(json.loads((await socket.receive()).data)["price"])
+            assert prices == list(range(1, 31))
+            async with served.client.get(served.http("/health-check")) as response:
+                assert response.status == 200
+            disk.free.set()
+        report = await served.machine.stop()
+    assert report is not None
+    outbox = served.machine._outbox
+    assert outbox is not None
+    published = [decode(base64.b64decode(each["value"])).message for each in events(file)]
+    assert len(published) == report.buses[0].account.journalled
+    assert len(published) + outbox.scribe.lost == 30
+
+
 @pytest.mark.parametrize(
     ("settings", "part"),
     [

@@ -54,7 +54,7 @@ _SKIP: Final = (1 << 64) - 1
 _STEP: Final = 8
 _CHECKSUM: Final = struct.Struct("<I")
 
-_PATIENCE_S: Final = 1.0
+_PATIENCE_S: Final = 0.75
 """How long nothing may move before a server does it itself, whatever the publisher is at."""
 _NAP_S: Final = 0.0005
 _AWAKE_MS: Final = 20

@@ -25,6 +25,8 @@ _SHORTEST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
 _MOST_QUEUED_BYTES: Final = 64 << 20
+_PATIENCE_S: Final = 1.0
+"""How long a message of a flow that never waits is held for a disk that hangs."""
 _MOST_JOINED_BYTES: Final = 64 << 10
 
 
@@ -65,10 +67,12 @@ class Ticket:
     has to be woken.
     """
 
-    __slots__ = ("_calls", "_error", "_loop", "done")
+    __slots__ = ("_calls", "_error", "_loop", "done", "resolved")
 
     def __init__(self) -> None:
         self.done = False
+        self.resolved = False
+        """Whether the entry has left the queue; one that was released may still be written."""
         self._error: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: list[Callable[[], None]] = []
@@ -95,8 +99,13 @@ class Ticket:
     def keep(self, error: Exception | None) -> asyncio.AbstractEventLoop | None:
         """Settle it; give the event loop that has to `tell`, if anyone waits."""
         self._error = error
-        self.done = True
+        self.done = self.resolved = True
         return self._loop if self._calls else None
+
+    def release(self) -> None:
+        """Let what waits go on before the entry is written; called in its event loop."""
+        self.done = True
+        self.tell()
 
     def tell(self) -> None:
         """Call what waits for it; in its event loop."""
@@ -127,7 +136,7 @@ def _tell_all(tickets: Iterable[Ticket]) -> None:
 
 WRITTEN: Final = Ticket()
 """Of whatever is written already."""
-WRITTEN.done = True
+WRITTEN.done = WRITTEN.resolved = True
 
 
 class Flow:
@@ -140,7 +149,7 @@ class Flow:
         self.when_full = when_full
         self.error: Exception | None = None
         self.last = WRITTEN
-        """What was promised for the entry that was submitted last."""
+        """The ticket of the latest entry that went into the queue."""
 
 
 class _Request:
@@ -164,6 +173,11 @@ class _Request:
         self.hidden = hidden
         self.tickets = tickets
 
+    @property
+    def live_bytes(self) -> int:
+        """The size of its data, if its flow never waits; else 0."""
+        return len(self.data) if self.flow.when_full is WhenFull.DROP else 0
+
     def settle(self, error: Exception | None = None) -> None:
         settle_all(self.tickets, error)
 
@@ -179,8 +193,10 @@ class _Call(Enum):
 class Scribe:
     """Writes what flows submit, each by its own rule for a full journal.
 
-    Those that are paced wait in line until there is room. The others never wait: they make room,
-    or fail.
+    Those that are paced wait in line until there is room. The others never wait for room: they make
+    it, or fail. Nor does a live flow wait for a disk that hangs: after a second its entries are
+    released, that is, their tickets are done. They stay in the queue, at most 64 MiB, and are
+    written when the disk goes on. Until then further entries are lost at once.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -193,9 +209,13 @@ class Scribe:
         # Held for the queues, their bytes and what is lost, never while something is written.
         self._lock = threading.Lock()
         self._submitted: deque[_Request] = deque()
-        self._submitted_bytes = 0
+        self._live_bytes = 0
         self._paced: deque[_Request] = deque()
         self._written: list[Ticket] = []
+        # Of the event loop alone: what is to be released, and since when it waits.
+        self._live: deque[tuple[float, Ticket]] = deque()
+        self._release_timer: asyncio.TimerHandle | None = None
+        self._hangs = False
         self._pause_s = _SHORTEST_PAUSE_S
         self._looked_at = 0.0
         self._closed = self._renews = False
@@ -219,15 +239,18 @@ class Scribe:
 
         Nobody may change the data any more: it is written where it lies.
         """
-        flow.last = ticket = Ticket()
+        ticket = Ticket()
         request = _Request(flow, data, count, position, hidden, [ticket])
-        if flow.when_full is WhenFull.DROP and self._submitted_bytes > _MOST_QUEUED_BYTES:
-            self._lose(request)  # the disk hangs, and memory has an end
-        else:
-            with self._lock:
-                self._submitted.append(request)
-                self._submitted_bytes += len(data)
-            self._calls.put(_Call.WRITE)
+        if flow.when_full is WhenFull.DROP:
+            if self._hangs or self._live_bytes > _MOST_QUEUED_BYTES:
+                self._lose(request)
+                return ticket
+            self._release_later(ticket)
+        flow.last = ticket
+        with self._lock:
+            self._submitted.append(request)
+            self._live_bytes += request.live_bytes
+        self._calls.put(_Call.WRITE)
         return ticket
 
     def cancel(self, flow: Flow) -> None:
@@ -237,13 +260,13 @@ class Scribe:
         this moment stays written.
         """
         flow.error = error = FlowCancelledError("the response has ended")
-        if flow.last.done:
+        if flow.last.resolved:
             return
         with self._lock:
             cancelled = [each for each in self._submitted if each.flow is flow]
             if cancelled:
                 self._submitted = deque(each for each in self._submitted if each.flow is not flow)
-                self._submitted_bytes -= sum(len(each.data) for each in cancelled)
+                self._live_bytes -= sum(each.live_bytes for each in cancelled)
             paced = [each for each in self._paced if each.flow is flow]
             if paced:
                 self._paced = deque(each for each in self._paced if each.flow is not flow)
@@ -252,7 +275,7 @@ class Scribe:
     def write(self, flow: Flow, data: Buffer, count: int, position: int) -> Ticket:
         """Have an entry written as `submit` does, at once if it may go through the ring."""
         ring = self.writer.ring
-        if ring is not None and flow.last.done and flow.error is None:
+        if ring is not None and flow.last.resolved and flow.error is None:
             passed = ring.shared.append(flow.provenance, data, count, position)
             if passed == LOW:
                 self.renew()
@@ -270,6 +293,32 @@ class Scribe:
         self._thread.join()
         self.writer.close()
 
+    def _release_later(self, ticket: Ticket) -> None:
+        """Let a live flow go on within a second, even while the disk hangs."""
+        while self._live and self._live[0][1].done:
+            self._live.popleft()
+        loop = asyncio.get_running_loop()
+        self._live.append((loop.time(), ticket))
+        if self._release_timer is None:
+            self._release_timer = loop.call_later(_PATIENCE_S, self._release)
+
+    def _release(self) -> None:
+        """Release entries that have waited for a second; called by the event loop."""
+        self._release_timer = None
+        while self._live and self._live[0][1].done:
+            self._live.popleft()
+        if not self._live:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._live[0][0] + _PATIENCE_S
+        if loop.time() < due:
+            self._release_timer = loop.call_at(due, self._release)
+            return
+        self._hangs = True  # until the thread answers
+        released, self._live = self._live, deque()
+        for _, ticket in released:
+            ticket.release()
+
     def _run(self) -> None:
         while not self._closed:
             self._write(self._take())
@@ -281,6 +330,7 @@ class Scribe:
             except Exception:  # noqa: BLE001 - they wait, and are tried again
                 _log.exception("journal cannot be written")
             self._tell()
+            self._hangs = False
             if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
                 self._look()
         for request in self._paced:
@@ -351,7 +401,7 @@ class Scribe:
                 call = self._calls.get_nowait()
         with self._lock:
             taken, self._submitted = self._submitted, deque()
-            self._submitted_bytes = 0
+            self._live_bytes = 0
         return taken
 
     def _write_paced(self) -> None:
@@ -366,6 +416,8 @@ class Scribe:
                 if self._paced and self._paced[0] is request:  # its response may have ended
                     self._paced.popleft()
             self._pause_s = _SHORTEST_PAUSE_S
+            if self._live_bytes:  # a live entry does not wait for all that is paced
+                return
 
     def _first_paced(self) -> _Request | None:
         with self._lock:
@@ -402,6 +454,8 @@ class Scribe:
         except Exception as error:  # noqa: BLE001 - whoever submitted it learns of it
             self._fail(request, error)
             return True
+        finally:
+            self._hangs = False
         self._written += request.tickets
         return True
 
