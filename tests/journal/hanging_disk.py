@@ -1,9 +1,56 @@
 """A disk that takes nothing for a while."""
 
 import os
+import shutil
+import subprocess
 import threading
+from pathlib import Path
+from typing import Final
 
 import pytest
+
+_STALL: Final = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static void stall(int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path);
+    if (length > 4 && memcmp(path + length - 4, ".seg", 4) == 0)
+        while (access(getenv("STALLED"), F_OK) == 0) usleep(10000);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int count) {
+    stall(fd);
+    ssize_t (*real)(int, const struct iovec *, int) = dlsym(RTLD_NEXT, "writev");
+    return real(fd, parts, count);
+}
+
+int fdatasync(int fd) {
+    stall(fd);
+    int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
+    return real(fd);
+}
+"""
+
+
+def stalling_disk(folder: Path) -> tuple[dict[str, str], Path]:
+    """Build a library for the environment of a process, and the path that stalls its journal.
+
+    While the path exists, writes and syncs of segments hang, in this process and its children.
+    """
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    source, library, stalled = folder / "stall.c", folder / "stall.so", folder / "stalled"
+    source.write_text(_STALL)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "STALLED": str(stalled)}, stalled
 
 
 class HangingDisk:

@@ -25,6 +25,7 @@ from tardis_machine.journal import (
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.scribe import FlowCancelledError, JournalClosedError
 from tardis_machine.journal.segment import segment_path
+from tardis_machine.journal.syncer import SyncState
 from tardis_machine.journal.writer import LogGoneError
 from tests.journal.hanging_disk import HangingDisk
 
@@ -368,3 +369,133 @@ async def test_an_idle_server_leaves_its_room_to_others(scribe: Open, tmp_path: 
     await asyncio.to_thread(idle.close)
     await asyncio.to_thread(other.close)
     assert positions(tmp_path) == ["skipped", 0]
+
+
+class FailingSync:
+    """A disk whose syncs fail until it is `mended`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str = "fdatasync") -> None:
+        self.mended = False
+        real = getattr(os, call)
+
+        def sync(fd: int) -> object:
+            if not self.mended:
+                raise OSError(errno.EIO, "Input/output error")
+            return real(fd)
+
+        monkeypatch.setattr(os, call, sync)
+
+
+async def test_failed_sync_is_a_state_until_a_new_segment_is_synced(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = scribe(fsync=0.01)
+    state = journal.writer.syncing
+    mine = flow()
+    disk = FailingSync(monkeypatch)
+    await journal.submit(mine, LINE, 1, 0)
+    await until(lambda: bool(state.reason))
+    await journal.submit(mine, LINE, 1, 1)
+    await until(lambda: state.failures >= 3)
+    assert state.reason == "Input/output error"
+    disk.mended = True
+    await until(lambda: not state.reason)  # though nothing more is written
+    await journal.submit(mine, LINE, 1, 2)
+    assert journal.close()
+    assert positions(tmp_path) == [0, 1, 2]
+
+
+async def test_entry_behind_a_failed_sync_goes_into_a_new_segment(
+    scribe: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = scribe(fsync=0.0)
+    state = journal.writer.syncing
+    disk = FailingSync(monkeypatch)
+    for number in range(3):
+        with pytest.raises(OSError, match="Input/output"):
+            await journal.submit(flow(), LINE, 1, number)
+        assert state.reason == "Input/output error"
+    disk.mended = True
+    await journal.submit(flow(), LINE, 1, 3)
+    assert not state.reason
+    journal.close()
+    found = [each for each in entries(tmp_path) if isinstance(each, Entry)]
+    assert [each.position for each in found] == [0, 1, 2, 3]
+    assert found[-1].segment > found[-2].segment
+
+
+async def test_syncs_go_on_after_a_moment_without_free_descriptors(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = scribe(fsync=0.01)
+    state = journal.writer.syncing
+
+    def refuse(fd: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(os, "dup", refuse)
+        await journal.submit(flow(), LINE, 1, 0)
+        await until(lambda: bool(state.reason))
+    await until(lambda: not state.reason)
+
+
+def test_sync_of_a_segment_that_was_there_proves_nothing() -> None:
+    state = SyncState()
+    state.begin(4)
+    state.fail("Input/output error")
+    state.succeed(4)
+    assert told(state) == ("Input/output error", True)
+    state.begin(5)
+    assert told(state) == ("Input/output error", False)
+    state.fail("No space left on device")  # of segment 4, noticed late
+    state.succeed(5)
+    assert told(state) == ("No space left on device", True)
+    state.begin(6)
+    state.succeed(6)
+    assert told(state) == ("", False)
+
+
+def told(state: SyncState) -> tuple[str, bool]:
+    return state.reason, state.wants_segment
+
+
+def test_idle_log_on_a_failing_disk_leaves_few_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    writer = Writer(tmp_path, "p", ["kafka"], max_bytes=1 << 20, fsync=0.0, clock=lambda: now)
+    FailingSync(monkeypatch)
+    with pytest.raises(OSError, match="Input/output"):
+        writer.sync()
+    for _ in range(600):  # ten minutes of looks
+        now += 1.0
+        writer.seal_if_idle()
+    assert writer.syncing.reason
+    assert len(list(writer.path.glob("*.seg"))) < 30
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "fsync"), [("writev", None), ("fdatasync", 0.0), ("fdatasync", 0.01)]
+)
+async def test_close_returns_though_the_disk_hangs(
+    scribe: Open,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    fsync: float | None,
+) -> None:
+    journal = scribe(fsync=fsync)
+    disk = HangingDisk(monkeypatch, call)
+    ticket = journal.submit(flow(), LINE, 1, 0)
+    await until(disk.reached.is_set)
+    assert not await asyncio.to_thread(journal.close, 0.1)
+    assert "journal cannot be ended: its disk hangs" in caplog.text
+    [log] = Directory(tmp_path).logs()
+    assert not log.finished()
+    disk.free.set()
+    await ticket
+    await until(log.finished)
+    assert positions(tmp_path) == [0]

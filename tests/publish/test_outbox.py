@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import fcntl
 import io
 import json
@@ -20,6 +21,7 @@ import pytest
 from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError, to_dict
 from tardis_machine.journal import Directory, Flow, JournalFullError, WhenFull
+from tardis_machine.journal.ring import Mover
 from tardis_machine.messages import ErrorMessage
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
 from tardis_machine.publish.buses.console import ConsoleConfig
@@ -724,3 +726,60 @@ async def test_dead_letters_are_bounded_and_the_bus_waits(
     report = await outbox.stop()
     assert taken == 200
     assert_balanced(report.buses[0].account, journalled=200, dead_lettered=200)
+
+
+async def test_failed_sync_degrades_the_health_until_a_new_segment_is_synced(
+    publish: Start, file: FileConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Metrics()
+    outbox = await publish({"file": file}, journal={"ring_bytes": 0}, metrics=metrics)
+
+    def unsynced() -> float | None:
+        return metrics.registry.get_sample_value("tardis_machine_publish_journal_unsynced")
+
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert unsynced() == 0
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", refuse)
+        await write(respond(outbox), lines(50))
+        await until(lambda: unsynced() == 1)
+        assert outbox.unhealthy() == [
+            "journal: not synced (Input/output error), power loss may cost messages"
+        ]
+    await until(lambda: unsynced() == 0)
+    assert outbox.unhealthy() == []
+    await write(respond(outbox), lines(50, start=50))
+    assert (await outbox.stop()).pending == 0
+    assert written(file) == [event.event_id for event in events_of(lines(100))]
+
+
+async def test_failed_sync_in_the_publisher_is_a_state_of_the_server(
+    publish: Start, file: FileConfig
+) -> None:
+    """The publisher syncs what goes through the ring; a new one counts from zero."""
+    outbox = await publish({"file": file})
+    state = outbox.scribe.writer.syncing
+    for failures in (0, 3, 3, 1, 0):
+        report = Snapshot({}, 0.0, sync_failures=failures, sync_error="Input/output error")
+        outbox._take(report)
+    assert state.failures == 2
+    assert outbox.unhealthy()
+    await until(lambda: not outbox.unhealthy())
+
+
+def test_publisher_reports_failed_syncs_of_its_server_s_ring(
+    journal_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    reading, writing = os.pipe()
+    log = "log-000000000001-00000000"
+    mover = Mover(journal_dir / log, -1, 0.5)
+    process = Process(Settings({}, {}, str(journal_dir), log), writing, mover)
+    mover.syncing.fail(OSError(errno.EIO, "Input/output error"))
+    process._write(Snapshot({}, 0.0))
+    with os.fdopen(reading, "rb") as pipe:
+        said = msgspec.json.decode(pipe.readline(), type=Snapshot)
+    os.close(writing)
+    assert (said.sync_failures, said.sync_error) == (1, "Input/output error")

@@ -1,13 +1,18 @@
 """Servers and publishers that are stopped or orphaned: what is journalled is still delivered."""
 
+import contextlib
+import http.client
 import os
 import resource
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.journal.hanging_disk import stalling_disk
 from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import assert_all_arrived
@@ -136,3 +141,41 @@ def test_a_drain_whose_publisher_dies_is_not_a_drain(machine: Machine, broker: B
     broker.server.resume()
     assert machine.process.wait(timeout=90) == 0
     assert_all_arrived(body, broker.arrived())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the library that stalls is made for Linux")
+@pytest.mark.parametrize("fsync", ["never", "interval:100ms", "batch"])
+def test_sigterm_ends_the_server_though_its_journal_hangs(
+    tmp_path: Path, journal_dir: Path, fsync: str
+) -> None:
+    environ, stalled = stalling_disk(tmp_path)
+    events = tmp_path / "events.ndjson"
+    flags = (
+        *("--journal-dir", str(journal_dir), "--journal-ring-bytes", "0"),
+        *("--journal-fsync", fsync, "--file-path", str(events)),
+    )
+    machine = Machine(tmp_path / "server.log", *flags, **environ)
+    publisher = machine.publisher
+    try:
+        body = machine.get("/replay-normalized", OPTIONS)
+        count = body.count(b"\n")
+        wait_until(lambda: machine.metric("delivered_total", "file") == count, "delivered")
+        stalled.touch()
+        reading = threading.Thread(target=cut, args=(machine,))
+        reading.start()
+        wait_until(lambda: machine.active() == 1, "a response waits for the journal")
+        machine.stop(signal.SIGTERM)
+        reading.join()
+        machine.wait_for("journal cannot be ended: its disk hangs")
+        assert f"delivered={count} " in machine.wait_for("drained")
+        wait_until(lambda: gone(publisher), "the publisher has ended")
+    finally:
+        stalled.unlink(missing_ok=True)
+        if machine.process.poll() is None:
+            machine.stop(signal.SIGKILL)
+    assert events.read_bytes().count(b"\n") == count
+
+
+def cut(machine: Machine) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        machine.get("/replay-normalized", OPTIONS)

@@ -31,7 +31,7 @@ from typing import Final, Protocol
 from isal import isal_zlib
 
 from tardis_machine.journal import durable, segment
-from tardis_machine.journal.syncer import Syncer
+from tardis_machine.journal.syncer import Syncer, SyncState
 from tardis_machine.kernel import kernel
 from tardis_machine.log import Throttle
 
@@ -165,14 +165,14 @@ class _Files:
     def mark(self) -> None:
         """Have it synced."""
         if self._syncer is not None and self.fd >= 0:
-            self._syncer.dirty(self.fd)
+            self._syncer.dirty(self.fd, self.number)
 
     def close(self) -> None:
         if self.fd >= 0:
             if self._syncer is None:
                 os.close(self.fd)
             else:
-                self._syncer.retire(self.fd)
+                self._syncer.retire(self.fd, self.number)
             self.fd, self.number = -1, -1
 
 
@@ -392,6 +392,7 @@ class Mover:
         self._waits = waits
         self._memory: mmap.mmap | None = None
         self._trouble = Throttle()
+        self.syncing = SyncState()
 
     def start(self) -> threading.Thread:
         thread = threading.Thread(target=self._run, name="ring", daemon=True)
@@ -418,7 +419,9 @@ class Mover:
             fcntl.flock(fd, fcntl.LOCK_EX)  # perhaps the server is just at it
             memory = self._memory = mmap.mmap(fd, 0)
             shared: Appending = module.Ring(memory, None)
-            syncer = None if self._fsync is None else Syncer(self._log, self._fsync)
+            syncer = None
+            if self._fsync is not None:
+                syncer = Syncer(self._log, self._fsync, self.syncing)
             files = _Files(self._log, syncer)
             try:
                 while memory[_STATE] == _OPEN and self._wait(shared):

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _SHORTEST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
+_CLOSE_WAIT_S: Final = 5.0
 _MOST_QUEUED_BYTES: Final = 64 << 20
 _PATIENCE_S: Final = 1.0
 """How long a message of a flow that never waits is held for a disk that hangs."""
@@ -218,7 +219,7 @@ class Scribe:
         self._hangs = False
         self._pause_s = _SHORTEST_PAUSE_S
         self._looked_at = 0.0
-        self._closed = self._renews = False
+        self._closed = self._renews = self._ended = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -287,11 +288,18 @@ class Scribe:
         """Have the ring take more, soon."""
         self._calls.put(_Call.RENEW)
 
-    def close(self) -> None:
-        """Write what has been submitted, as far as there is room, and end the log."""
+    def close(self, timeout_s: float = _CLOSE_WAIT_S) -> bool:
+        """Write what has been submitted, as far as there is room, and end the log.
+
+        False if the disk hangs or fails: then the log is as a killed server leaves it, and the next
+        server or publisher that opens it writes what is left in its ring.
+        """
         self._calls.put(_Call.CLOSE)
-        self._thread.join()
-        self.writer.close()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            extra = {"log": str(self.writer.path), "after_s": timeout_s}
+            _log.error("journal cannot be ended: its disk hangs", extra=extra)
+        return self._ended
 
     def _release_later(self, ticket: Ticket) -> None:
         """Let a live flow go on within a second, even while the disk hangs."""
@@ -335,6 +343,10 @@ class Scribe:
                 self._look()
         for request in self._paced:
             request.settle(JournalClosedError("the journal was closed"))
+        try:
+            self._ended = self.writer.close()
+        except Exception:  # noqa: BLE001 - the process must end all the same
+            _log.exception("journal cannot be ended")
 
     def _write(self, requests: Sequence[_Request]) -> None:
         """Write what does not wait, and line up what does."""
@@ -363,8 +375,7 @@ class Scribe:
         if written:
             try:
                 self.writer.sync()
-            except OSError as failure:
-                _log.exception("journal cannot be synced")
+            except OSError as failure:  # the writer has logged it
                 error = failure
         settle_all(written, error)
 

@@ -6,20 +6,24 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tardis_machine.backoff import Backoff
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, entry, log, ring, segment
 from tardis_machine.journal.directory import Directory
 from tardis_machine.journal.space import LARGEST_SEGMENT, Space
-from tardis_machine.journal.syncer import Syncer
+from tardis_machine.journal.syncer import Syncer, SyncState
 
 _log = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 16 * 1024
 _LEAST_RESERVED: Final = 1 << 20
+_SHORTEST_RENEWAL_S: Final = 1.0
+_LONGEST_RENEWAL_S: Final = 60.0
+"""How often an idle log tries a new segment while syncs fail: each leaves a file."""
 _RINGS_AT_LEAST: Final = 32
 """How many times a ring's size a journal, and its disk, have to hold."""
 
@@ -98,12 +102,18 @@ class Writer:
         self._sealed_at = -1
         self._sure = 0
         self._written_to = False
+        self._clock = clock
+        self.syncing = SyncState()
+        self._dirty = False
+        self._unsynced: OSError | None = None
+        self._renewals = Backoff(_SHORTEST_RENEWAL_S, _LONGEST_RENEWAL_S)
+        self._renew_at = 0.0
         self._syncer: Syncer | None = None
         self.ring: ring.Ring | None = None
         """What entries may be written through, by another thread; None where there is none."""
         try:
             self._rotate()
-            self._syncer = Syncer(self.path, fsync) if fsync else None
+            self._syncer = Syncer(self.path, fsync, self.syncing) if fsync else None
             # Who has every entry synced before it is sent has it written before, too.
             room = min(max_bytes, journal.free_bytes())
             if ring_bytes and fsync != 0 and ring_bytes * _RINGS_AT_LEAST <= room:
@@ -197,9 +207,19 @@ class Writer:
             self.ring.tend()
 
     def sync(self) -> None:
-        """Force to disk what was appended, if that is not to wait for an interval."""
-        if self._fsync == 0:
+        """Force to disk what was appended, if that is not to wait for an interval.
+
+        Raises OSError if that fails, also if it failed when a segment was left in the meantime.
+        """
+        if self._fsync != 0:
+            return
+        with self._noting_failure():
             os.fdatasync(self._fd)
+            self.syncing.succeed(self._number)
+        self._dirty = False
+        failed, self._unsynced = self._unsynced, None
+        if failed is not None:
+            raise failed
 
     def seal_if_idle(self) -> None:
         """Begin a new segment if nothing was appended since the last call and space is short.
@@ -211,7 +231,21 @@ class Writer:
         short = 2 * self.space.used > self.space.max_bytes
         if idle and short and self._size > segment.HEADER_BYTES:
             self._rotate()
+        self._renew_segment()
         self._grant()
+
+    def _renew_segment(self) -> None:
+        """Begin and sync a new segment after a failed sync; leave an empty one ever more rarely."""
+        if not self.syncing.reason:
+            self._renewals.reset()
+            self._renew_at = 0.0
+        elif self.syncing.wants_segment and (
+            self._size > segment.HEADER_BYTES or self._clock() >= self._renew_at
+        ):
+            self._renew_at = self._clock() + self._renewals.next_pause_s()
+            if self._rotate():
+                with contextlib.suppress(OSError):  # the state says it
+                    self.sync()
 
     def make_room(self, *, forced: bool) -> bool:
         """Give up the oldest segment at the expense of stalled buses, or of the furthest behind."""
@@ -221,8 +255,11 @@ class Writer:
             self._rotate()
         return self.space.skip_oldest(forced=forced)
 
-    def close(self) -> None:
-        """End the log. The publisher deletes it once it is delivered."""
+    def close(self) -> bool:
+        """End the log, however long the disk takes. The publisher deletes it once it is delivered.
+
+        False if the disk refuses the rest of the ring: the next reader of the log writes it.
+        """
         whole = self._end_ring()
         if whole and self._fd >= 0 and self._size > segment.HEADER_BYTES:
             # The next segment's header says how many messages there are before it, so that the
@@ -234,10 +271,21 @@ class Writer:
         if self._fd >= 0:
             self._release()
             if self._fsync is not None:
-                os.fdatasync(self._fd)
+                with self._noting_failure():
+                    os.fdatasync(self._fd)
             os.close(self._fd)
             self._fd = -1
             durable.let_go(self._lock)
+        return whole
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Keep a failed sync for the state, and for the next call of `sync`."""
+        try:
+            yield
+        except OSError as error:
+            self._unsynced = error
+            self.syncing.fail(error)
 
     def _rotate(self) -> bool:
         """Begin the next segment; False if the disk has no room for it."""
@@ -261,24 +309,37 @@ class Writer:
             if self._fsync is None:
                 os.close(self._fd)
             elif self._syncer is None:
-                os.fdatasync(self._fd)
+                if self._dirty:  # else the caller of `sync` has got the failure
+                    with self._noting_failure():
+                        os.fdatasync(self._fd)
                 os.close(self._fd)
             elif self._written_to:
-                self._syncer.retire(self._fd)
+                self._syncer.retire(self._fd, self._number)
             else:  # by whoever empties the ring, who syncs it
                 os.close(self._fd)
                 self._syncer.begin()
-        if self._fsync == 0 or (number == 0 and self._fsync is not None):
+        self._dirty = True
+        self.syncing.begin(number)
+        if number == 0 and self._fsync is not None:
             durable.sync_directory(self.path)
+        elif self._fsync == 0:
+            with self._noting_failure():
+                durable.sync_directory(self.path)
         self._fd, self._number, self._size = fd, number, segment.HEADER_BYTES
         self._reserved = self._sure = 0
-        self._written_to = False
+        # After a failed sync a segment that stays empty is synced as well: it may be good again.
+        self._written_to = bool(self.syncing.reason) and self._syncer is not None
+        if self._written_to and self._syncer is not None:
+            self._syncer.dirty(fd, number)
         return True
 
     def _ends(self, size: int) -> bool:
-        """Tell whether the segment has no room for so many bytes more."""
+        """Return whether so many bytes more belong into another segment.
+
+        Nothing goes behind bytes that a failed sync may have lost: they would end the reading.
+        """
         over = self._size + size > self.space.segment_bytes
-        return over and self._size > segment.HEADER_BYTES
+        return (over and self._size > segment.HEADER_BYTES) or self.syncing.wants_segment
 
     def _recall(self) -> None:
         """Take over from the ring, at the place that it has got to."""
@@ -401,7 +462,7 @@ class Writer:
                 raise FileLimitError(size) from error
             return False
         self._size += size
-        self._written_to = True
+        self._written_to = self._dirty = True
         if self._syncer is not None:
-            self._syncer.dirty(self._fd)
+            self._syncer.dirty(self._fd, self._number)
         return True

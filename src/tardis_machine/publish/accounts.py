@@ -128,6 +128,7 @@ class Snapshot(msgspec.Struct):
     """All buses at one moment, by a clock that all processes share.
 
     `final` is a publisher's last word, `standby` what another one says that is at work.
+    `sync_failures` are those of the process that reports, in the log of its own server.
     """
 
     buses: dict[str, BusSnapshot]
@@ -136,18 +137,23 @@ class Snapshot(msgspec.Struct):
     gave_way_s: float = 0.0
     final: bool = False
     standby: bool = False
+    sync_failures: int = 0
+    sync_error: str = ""
 
     @property
     def left(self) -> int:
         """Count what servers that are gone have left undelivered."""
         return sum(bus.ended.pending for bus in self.buses.values())
 
-    def reach(self, log: str, messages: int) -> None:
-        """Have the books say what a log holds by now: whoever writes to it knows that sooner."""
+    def reach(self, log: str, messages: int, *, ended: bool = False) -> None:
+        """Count the messages that a log holds by now: its writer knows that sooner.
+
+        `ended`: in the books of the logs that have ended.
+        """
         for bus in self.buses.values():
             counted = bus.counted.get(log, messages)
             if counted < messages:
-                bus.account.journalled += messages - counted
+                (bus.ended if ended else bus.account).journalled += messages - counted
                 bus.counted[log] = messages
 
     def leave_to_others(self, buses: Iterable[str]) -> None:

@@ -42,6 +42,7 @@ class State(NamedTuple):
     journal_bytes: int
     journal_max_bytes: int
     journal_waiting: int
+    journal_unsynced: bool
     ring_bytes: int
     ring_max_bytes: int
     lost: int
@@ -74,6 +75,11 @@ class PublishingCollector(Collector):
         yield _gauge("journal_max_bytes", "Bound of the journal.", state.journal_max_bytes)
         yield _gauge(
             "journal_waiting", "Batches of replays that wait for space.", state.journal_waiting
+        )
+        yield _gauge(
+            "journal_unsynced",
+            "1 after a failed sync of the journal, until a new segment has been synced.",
+            state.journal_unsynced,
         )
         yield _gauge(
             "ring_used_bytes", "What is on its way through the journal's ring.", state.ring_bytes

@@ -72,6 +72,7 @@ class Outbox:
         self._supervisor: Supervisor | None = None
         self._snapshot: Snapshot | None = None
         self._heard_at = 0.0
+        self._sync_failures = 0
         self.producer_id = publish.producer_id or f"{socket.gethostname()}-{os.getpid()}"
         self.stopped = False
         registry.register(PublishingCollector(self._state))
@@ -116,9 +117,9 @@ class Outbox:
     async def stop(self) -> DrainReport:
         """End the log and let the publisher deliver it, within the configured time."""
         self.stopped = True
-        await asyncio.to_thread(self.scribe.close)
+        ended = await asyncio.to_thread(self.scribe.close)
         assert self._supervisor is not None
-        await self._supervisor.drain(self._publish.drain_timeout_s)
+        await self._supervisor.drain(self._publish.drain_timeout_s, ended=ended)
         snapshot = self._snapshot
         if snapshot is None or not snapshot.final:
             _log.error(
@@ -126,6 +127,8 @@ class Outbox:
             )
             left = Account(journalled=self.scribe.writer.messages)
             return DrainReport([BusReport(bus, left) for bus in self._buses])
+        if not ended:  # what is not in a segment yet is pending, too
+            snapshot.reach(self.scribe.writer.path.name, self.scribe.writer.appended, ended=True)
         return DrainReport([BusReport(bus, each.ended) for bus, each in snapshot.buses.items()])
 
     def response(
@@ -169,6 +172,8 @@ class Outbox:
             found.append("journal: deleted or moved, nothing is published")
         elif snapshot is not None and snapshot.aside_bytes:
             found.append(f"journal: {snapshot.aside_bytes} bytes kept aside, they cannot be read")
+        if unsynced := self._unsynced():
+            found.append(f"journal: not synced ({unsynced}), power loss may cost messages")
         return found
 
     def health(self) -> dict[str, object]:
@@ -238,9 +243,22 @@ class Outbox:
                 flag, str(path), f"expected a directory that can be written: {error.strerror}"
             ) from error
 
+    def _unsynced(self) -> str:
+        """Say why the last sync of the journal failed; empty if it can be relied on."""
+        return "" if self._scribe is None else self._scribe.writer.syncing.reason
+
     def _take(self, snapshot: Snapshot) -> None:
+        self._take_sync_failures(snapshot)
         self._snapshot = snapshot
         self._heard_at = time.monotonic()
+
+    def _take_sync_failures(self, snapshot: Snapshot) -> None:
+        """Count failures of the publisher, which syncs what goes through the ring, as our own."""
+        known, self._sync_failures = self._sync_failures, snapshot.sync_failures
+        if snapshot.sync_failures < known:  # it has been started again since
+            known = 0
+        if snapshot.sync_failures > known and self._scribe is not None:
+            self._scribe.writer.syncing.fail(snapshot.sync_error)
 
     def _books(self) -> Snapshot | None:
         """Give what the publisher said last, with what was journalled since then as pending."""
@@ -263,6 +281,7 @@ class Outbox:
             journal_bytes=0 if scribe is None else scribe.writer.space.used,
             journal_max_bytes=self._journal.max_bytes,
             journal_waiting=0 if scribe is None else scribe.waiting,
+            journal_unsynced=bool(self._unsynced()),
             ring_bytes=0 if ring is None else ring.used,
             ring_max_bytes=0 if ring is None else ring.size,
             lost=0 if scribe is None else scribe.lost,

@@ -53,9 +53,13 @@ class Settings(msgspec.Struct):
 
 
 class Drain(msgspec.Struct):
-    """Deliver what is there within so many seconds, report, exit."""
+    """Deliver what is there within so many seconds, report, exit.
+
+    `ended`: the server has ended its log. It cannot where the disk hangs.
+    """
 
     drain_s: float
+    ended: bool = True
 
 
 class _Input:
@@ -90,6 +94,7 @@ class Process:
         self._input = _Input()
         self._deadline: float | None = None
         self._signalled = False
+        self._unended = False
         self._told_at = 0.0
         self._status_trouble = logs.Throttle()
         buses = {
@@ -98,6 +103,7 @@ class Process:
         }
         self._buses = tuple(buses)
         self._config = from_dict(PublishConfig, settings.publish)
+        self._syncing = None if mover is None else mover.syncing
         written = (lambda: 0) if mover is None else mover.written
         self._publisher = Publisher(buses, self._directory, self._config, self._tell, written)
 
@@ -113,9 +119,10 @@ class Process:
                 self._publisher.tick()
                 self._tell_sometimes()
             if self._deadline is not None:
-                done = self._publisher.drain(self._deadline)
+                done = self._publisher.drain(self._deadline) and not self._unended
             self._publisher.stop(max(self._deadline or 0.0, time.monotonic() + _GRACE_S))
-            snapshot = self._publisher.snapshot(final=True)
+            closing = self._own_log.name if self._unended else ""
+            snapshot = self._publisher.snapshot(final=True, closing=closing)
         else:
             done = not self._own_log.exists()
             snapshot = self._others_snapshot()
@@ -151,7 +158,13 @@ class Process:
         """Tell whether more may come that is to be delivered, and there is time for it."""
         if self._deadline is None:
             return not self._may_leave()
-        return self._input.gone and not self._log_ended() and time.monotonic() < self._deadline
+        if self._log_ended() or time.monotonic() >= self._deadline:
+            return False
+        return self._input.gone or (self._unended and self._is_behind())
+
+    def _is_behind(self) -> bool:
+        """Return whether any bus has yet to get messages that can be read from the logs."""
+        return any(bus.account.pending for bus in self._publisher.snapshot().buses.values())
 
     def _may_leave(self) -> bool:
         """Tell whether the server is gone and so is the work, or another publisher waits for it."""
@@ -168,12 +181,14 @@ class Process:
         command = self._input.next(_TICK_S)
         if command is not None:
             self._deadline = time.monotonic() + command.drain_s
-            self._take_its_word()
+            self._unended = not command.ended
+            if command.ended:
+                self._take_its_word()
         elif self._signalled and self._input.gone and self._deadline is None:
             self._deadline = time.monotonic() + self._config.drain_timeout_s
 
     def _take_its_word(self) -> None:
-        """Count the server's log as ended: whoever tells to drain has ended it before."""
+        """Count the server's log as ended, even if another process keeps its lock."""
         for log in self._directory.logs():
             if log.path == self._own_log:
                 log.declare_finished()
@@ -217,6 +232,9 @@ class Process:
 
         A server that stands still must not hold up what this process publishes for others.
         """
+        if self._syncing is not None:
+            snapshot.sync_failures = self._syncing.failures
+            snapshot.sync_error = self._syncing.last_error
         if snapshot.final:
             os.set_blocking(self._reports, True)
         elif self._unsaid:

@@ -122,8 +122,11 @@ class Publisher:
             if not delivery.stop(deadline):
                 _log.warning("bus did not let go in time", extra={"bus": delivery.name})
 
-    def snapshot(self, *, final: bool = False) -> Snapshot:
-        """Take stock from what is on disk, so that the books always balance."""
+    def snapshot(self, *, final: bool = False, closing: str = "") -> Snapshot:
+        """Take stock from what is on disk, so that the books always balance.
+
+        `closing` names a log that counts as ended, though its server could not end it.
+        """
         logs = [log for log in self.directory.logs() if log.name not in self._gone]
         others = {bus for log in logs for bus in log.buses(())} - self._buses.keys()
         buses = {}
@@ -140,7 +143,7 @@ class Publisher:
                 if delivery is not None:
                     reached = delivery.reached(log, reached)
                 finished = log.finished()
-                account = ended if finished else living
+                account = ended if finished or log.name == closing else living
                 messages = account.add(state, log.end().messages, log.skipped(*reached))
                 if not finished:
                     counted[log.name] = messages

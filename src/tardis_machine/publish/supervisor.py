@@ -51,6 +51,7 @@ class Supervisor:
         self._began = 0.0
         self._drained = asyncio.Event()
         self._drain_until: float | None = None
+        self._ended = True
         self._wake = asyncio.Event()
         self._final = False
         self._unreadable_said = Throttle()
@@ -81,8 +82,12 @@ class Supervisor:
         await self._spawn()
         self._supervise(self._watch())
 
-    async def drain(self, timeout_s: float) -> None:
-        """Let the publisher deliver what is left in time; start it once more if it died."""
+    async def drain(self, timeout_s: float, *, ended: bool = True) -> None:
+        """Let the publisher deliver what is left in time; start it once more if it died.
+
+        `ended`: the server has ended its log.
+        """
+        self._ended = ended
         self._drain_until = time.monotonic() + timeout_s
         self._wake.set()
         if self._resuming is not None:
@@ -261,7 +266,7 @@ class Supervisor:
     def _tell_to_drain(self) -> None:
         assert self._drain_until is not None
         left_s = max(0.0, self._drain_until - time.monotonic())
-        self._tell(msgspec.json.encode(Drain(left_s)) + b"\n")
+        self._tell(msgspec.json.encode(Drain(left_s, self._ended)) + b"\n")
 
     def _tell(self, data: bytes) -> None:
         assert self._process is not None
