@@ -12,6 +12,15 @@ the configuration page, and `from_dict(KafkaConfig, {"topic": …})` for Python.
 Precedence: flag, environment, file, default.
 """
 
+from tardis_machine.config.directories import (
+    DefaultDirectory,
+    check_own,
+    claim,
+    make_private,
+    open_directory,
+    unlink_below,
+    warn_once,
+)
 from tardis_machine.config.help import describe
 from tardis_machine.config.loading import Loaded, Origin, Parser, add_flags, load, resolve
 from tardis_machine.config.section import (
@@ -33,6 +42,7 @@ __all__ = [
     "EMPTY",
     "REDACTED",
     "ConfigError",
+    "DefaultDirectory",
     "Loaded",
     "Option",
     "Origin",
@@ -42,9 +52,13 @@ __all__ = [
     "add_flags",
     "anchored",
     "bytes_size",
+    "check_own",
+    "claim",
     "describe",
     "from_dict",
     "load",
+    "make_private",
+    "open_directory",
     "options",
     "pairs",
     "readable_by_others",
@@ -52,4 +66,6 @@ __all__ = [
     "resolve",
     "setting",
     "to_dict",
+    "unlink_below",
+    "warn_once",
 ]
