@@ -297,14 +297,14 @@ def test_a_slice_that_cannot_be_evicted_fails_no_store(
 ) -> None:
     cache = Cache(tmp_path, max_bytes=1500)
     path = stored(cache, 0)
-    unlink = Path.unlink
+    unlink = os.unlink
 
-    def refused(self: Path, missing_ok: bool = False) -> None:
-        if self == path:
+    def refused(name: str, *, dir_fd: int | None = None) -> None:
+        if name == path.name:
             raise PermissionError(13, "Permission denied")
-        unlink(self, missing_ok)
+        unlink(name, dir_fd=dir_fd)
 
-    monkeypatch.setattr(Path, "unlink", refused)
+    monkeypatch.setattr(os, "unlink", refused)
     stored(cache, 1)
     assert path.exists()
     assert any(record.message == "cached slice cannot be evicted" for record in caplog.records)
@@ -313,7 +313,7 @@ def test_a_slice_that_cannot_be_evicted_fails_no_store(
 def test_a_cache_that_cannot_be_cleared_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     (tmp_path / "feeds").mkdir()

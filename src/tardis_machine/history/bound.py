@@ -6,20 +6,26 @@ import logging
 import os
 import re
 import shutil
+import stat
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+from tardis_machine.config import open_directory, unlink_below
 
 log = logging.getLogger(__name__)
 
 # Down to this share of the bound, so that the next look at every file is far away.
 _LOW: Final = 0.9
+_OWN_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _USAGE: Final = ".usage"
 _PINS: Final = ".pins"
+_PIN_FOLDER: Final = re.compile(r"\d+-[0-9a-f]{32}")
 
 
 class Pins:
@@ -36,7 +42,7 @@ class Pins:
         self._lock = threading.RLock()
         self._held: dict[Path, _Held] = {}
         self._numbers = itertools.count()
-        self._own: Path | None = None
+        self._own: _Folder | None = None
         self._end: weakref.finalize[..., Pins] | None = None
         self.bytes = 0
         """The sizes of the pinned files, summed up."""
@@ -53,7 +59,7 @@ class Pins:
             held = self._held.get(path)
             if held is None:
                 file = found_at or path
-                held = self._held[path] = _Held(_size(file), self._link(file))
+                held = self._held[path] = _Held(file_size(file), self._link(file))
                 self.bytes += held.size
             held.count += 1
 
@@ -66,9 +72,9 @@ class Pins:
                 return False
             del self._held[path]
             self.bytes -= held.size
-        if held.link is not None:
-            with suppress(OSError):
-                held.link.unlink()
+            if held.link is not None and self._own is not None:
+                with suppress(OSError):
+                    os.unlink(held.link, dir_fd=self._own.fd)
         return True
 
     def close(self) -> None:
@@ -80,37 +86,74 @@ class Pins:
 
     def sweep(self) -> None:
         """Remove what dead processes have left."""
-        with suppress(FileNotFoundError):
-            for folder in self._directory.iterdir():
-                if folder != self._own and (lock := _try_lock(folder)) is not None:
-                    _discard(folder, lock)
+        try:
+            pins = open_directory(self._directory)
+        except OSError:  # there is none, or it is not ours
+            return
+        try:
+            for name in [each.name for each in os.scandir(pins)]:
+                is_own = self._own is not None and name == self._own.name
+                if is_own or not _PIN_FOLDER.fullmatch(name):
+                    continue
+                if (lock := _try_lock(name, pins)) is not None:
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=pins)
+                    os.close(lock)
+        finally:
+            os.close(pins)
 
-    def _link(self, path: Path) -> Path | None:
+    def _link(self, path: Path) -> str | None:
         if not self._links:
             return None
         # A file system without links, or a file that is gone: then it is pinned for us alone.
         with suppress(OSError):
-            link = self._folder() / str(next(self._numbers))
-            os.link(path, link)
+            folder, link = self._folder(), str(next(self._numbers))
+            os.link(path, link, dst_dir_fd=folder.fd, follow_symlinks=False)
             return link
         return None
 
-    def _folder(self) -> Path:
+    def _folder(self) -> "_Folder":
+        self._directory.mkdir(parents=True, exist_ok=True)
         while self._own is None:
-            folder = self._directory / f"{os.getpid()}-{uuid.uuid4().hex}"
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = _try_lock(folder)
-            if lock is None:  # another process swept it before it was locked
-                continue
-            self._own = folder
-            self._end = weakref.finalize(self, _discard, folder, lock)
+            folder = _Folder.make(self._directory)
+            if folder is not None:  # else another process swept it before it was locked
+                self._own = folder
+                self._end = weakref.finalize(self, folder.remove)
         return self._own
+
+
+class _Folder:
+    """The folder of a process's pins, locked as long as `fd` is open."""
+
+    def __init__(self, name: str, fd: int, pins: int) -> None:
+        self.name = name
+        self.fd = fd
+        self._pins = pins
+
+    @classmethod
+    def make(cls, directory: Path) -> "_Folder | None":
+        name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        pins = open_directory(directory)
+        try:
+            os.mkdir(name, dir_fd=pins)
+            fd = _try_lock(name, pins)
+        except OSError:
+            os.close(pins)
+            raise
+        if fd is None:
+            os.close(pins)
+            return None
+        return cls(name, fd, pins)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.name, ignore_errors=True, dir_fd=self._pins)
+        os.close(self.fd)
+        os.close(self._pins)
 
 
 class _Held:
     __slots__ = ("count", "link", "size")
 
-    def __init__(self, size: int, link: Path | None) -> None:
+    def __init__(self, size: int, link: str | None) -> None:
         self.count = 0
         self.size = size
         self.link = link
@@ -146,25 +189,35 @@ class Bound:
 
     def unpinned(self, path: Path) -> None:
         """Remove a file at once that stood in the way of an eviction; does not wait."""
-        if path not in self._in_the_way or not self._lock.acquire(blocking=False):
-            return
-        try:
-            with suppress(BlockingIOError), self._usage(wait=False) as usage:
-                total, size = usage.read(), _size(path)
-                if total is not None and total > self.max_bytes and _remove(path):
-                    usage.write(total - size)
-        finally:
-            self._lock.release()
+        if path in self._in_the_way:
+            self._adjust(partial(self._without, path))
 
     def forget(self) -> None:
         """Count anew at the next store: files were removed."""
         with self._lock, self._usage() as usage:
             usage.write(None)
 
+    def _without(self, path: Path, total: int) -> int:
+        """Remove a file if there is too much; returns the total that is left."""
+        size = file_size(path)
+        return total - size if total > self.max_bytes and remove(self._directory, path) else total
+
+    def _adjust(self, change: Callable[[int], int]) -> None:
+        """Change the total unless that would have to wait: whoever evicts counts anew."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            with suppress(BlockingIOError), self._usage(wait=False) as usage:
+                total = usage.read()
+                if total is not None:
+                    usage.write(change(total))
+        finally:
+            self._lock.release()
+
     def _evict(self) -> int:
         """Look at every file, remove as many as it takes; returns the total that is left."""
         self._pins.sweep()
-        files = sorted(self._files())
+        files = sorted(cached_files(self._directory, self._names))
         total = sum(size for _, size, _, _ in files)
         removed = 0
         in_the_way = []
@@ -173,7 +226,7 @@ class Bound:
                 path = Path(name)
                 if links > 1 or path in self._pins:
                     in_the_way.append(path)
-                elif _remove(path):
+                elif remove(self._directory, path):
                     total -= size
                     removed += 1
                 if total <= self.max_bytes * _LOW:
@@ -183,19 +236,10 @@ class Bound:
             log.info("cache evicted", extra={"files": removed, "bytes": total})
         return total
 
-    def _files(self) -> Iterator[tuple[int, int, int, str]]:
-        for parent, _, names in os.walk(self._directory):
-            for name in names:
-                if self._names.fullmatch(name):
-                    path = f"{parent}/{name}"
-                    with suppress(OSError):
-                        status = os.stat(path)  # noqa: PTH116 - too many for an object each
-                        yield status.st_mtime_ns, status.st_size, status.st_nlink, path
-
     @contextmanager
     def _usage(self, *, wait: bool = True) -> "Iterator[_Usage]":
         self._directory.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._directory / _USAGE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = os.open(self._directory / _USAGE, os.O_RDWR | os.O_CREAT | _OWN_FILE, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield _Usage(file)
@@ -214,38 +258,52 @@ class _Usage:
         return int(text) if text.isdigit() else None
 
     def write(self, total: int | None) -> None:
-        os.ftruncate(self._file, 0)
-        if total is not None:
-            os.pwrite(self._file, b"%d" % max(total, 0), 0)
+        if total is None:
+            os.ftruncate(self._file, 0)
+        else:  # always as long, so that it may be read meanwhile
+            os.pwrite(self._file, b"%020d" % max(total, 0), 0)
 
 
-def _remove(path: Path) -> bool:
+def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int, int, int, str]]:
+    """Yield time, size, number of links and path of each regular file so named; follow no link."""
+    for parent, _, found in os.walk(directory):
+        for name in found:
+            if names.fullmatch(name):
+                path = f"{parent}/{name}"
+                with suppress(OSError):
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
+                        yield status.st_mtime_ns, status.st_size, status.st_nlink, path
+
+
+def remove(directory: Path, path: Path) -> bool:
+    """Remove a slice, unless a link is on the way to it; tell whether it is gone."""
     try:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            unlink_below(directory, path)
     except OSError as error:
         log.warning("cached slice cannot be evicted", extra={"path": path, "error": str(error)})
         return False
     return True
 
 
-def _try_lock(folder: Path) -> int | None:
+def _try_lock(name: str, pins: int) -> int | None:
     """Lock a folder as long as the file that is returned stays open; None if another has it."""
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        file = open_directory(name, dir_fd=pins)
+    except OSError:
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.stat()  # it may have been removed before it was locked
+        os.lstat(name, dir_fd=pins)  # it may have been removed before it was locked
     except OSError:
         os.close(file)
         return None
     return file
 
 
-def _discard(folder: Path, lock: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
-
-
-def _size(path: Path) -> int:
+def file_size(path: Path) -> int:
+    """Return the size of a file; 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:

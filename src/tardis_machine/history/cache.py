@@ -1,5 +1,6 @@
 """The cache on disk, in the layout of the official clients."""
 
+import errno
 import io
 import logging
 import os
@@ -8,12 +9,13 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tardis_machine.history.bound import Bound, Pins
+from tardis_machine.config import open_directory, unlink_below
+from tardis_machine.history.bound import Bound, Pins, file_size
 from tardis_machine.history.errors import CacheError
 from tardis_machine.history.pieces import verify
 
@@ -47,7 +49,8 @@ class CachedSlice(NamedTuple):
 class Cache:
     """Slices as files: `feeds/{exchange}/{key}/{year}/{month}/{day}/{hour}/{minute}…`.
 
-    Nothing at all is written to a directory that is `read_only`.
+    Nothing at all is written to a directory that is `read_only`. Nothing is removed through
+    symbolic links, though slices may be read and stored through those of the directory's owner.
     """
 
     def __init__(
@@ -96,45 +99,62 @@ class Cache:
 
         Returns its size. The file is pinned: whoever asked for it has yet to read it.
         """
-        unique = f"{os.getpid()}-{threading.get_ident()}"
-        temporary = self.directory / _UNFINISHED / f"{unique}-{path.name}"
-        try:
-            with self._create(temporary) as file:
-                for chunk in chunks:
-                    self._write(file, chunk)
-            verify(temporary)
-            size, replaced = _size(temporary), _size(path)
-            self._publish(temporary, path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        name = f"{os.getpid()}-{threading.get_ident()}-{path.name}"
+        temporary = self.directory / _UNFINISHED / name
+        with self._unfinished() as folder:
+            try:
+                with self._create(temporary, folder) as file:
+                    for chunk in chunks:
+                        self._write(file, chunk, temporary)
+                verify(temporary)
+                size, replaced = file_size(temporary), file_size(path)
+                self._publish(temporary, folder, path)
+            finally:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
         if self._bound is not None:
             try:
                 self._bound.stored(size - replaced)
             except OSError as error:
                 self.unpin(path)
-                raise CacheError(path, error) from None
+                raise CacheError(Path(error.filename or path), error) from None
         return size
 
-    def _create(self, path: Path) -> io.FileIO:
+    @contextmanager
+    def _unfinished(self) -> Iterator[int]:
+        """Open the directory of what is being written; the first time, what is old there goes."""
+        path = self.directory / _UNFINISHED
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            folder = open_directory(path)
+        except OSError as error:
+            raise CacheError(path, error) from None
+        try:
             if not self._swept:
                 self._swept = True
-                _sweep(path.parent)
-            return path.open("wb", buffering=0)
+                _sweep(folder)
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _create(self, path: Path, folder: int) -> io.FileIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=folder)
+            return os.fdopen(os.open(path.name, flags, 0o666, dir_fd=folder), "wb", buffering=0)
         except OSError as error:
             raise CacheError(path, error) from None
 
-    def _write(self, file: io.FileIO, chunk: bytes) -> None:
+    def _write(self, file: io.FileIO, chunk: bytes, path: Path) -> None:
         rest = memoryview(chunk)
         try:
             while rest:
                 rest = rest[file.write(rest) :]
         except OSError as error:
-            raise CacheError(Path(str(file.name)), error) from None
+            raise CacheError(path, error) from None
 
-    def _publish(self, temporary: Path, path: Path) -> None:
+    def _publish(self, temporary: Path, folder: int, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.mark_verified(temporary, named=path)
@@ -143,31 +163,41 @@ class Cache:
         except OSError as error:
             raise CacheError(path, error) from None
         try:
-            temporary.replace(path)
+            os.replace(temporary.name, path, src_dir_fd=folder)
         except OSError as error:
             self.unpin(path)
             raise CacheError(path, error) from None
 
     def discard(self, path: Path) -> None:
-        """Remove a file that turned out to be bad."""
+        """Remove a file that turned out to be bad; behind a link it stays, to be replaced."""
         self._verified.pop(path, None)
         try:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                unlink_below(self.directory, path)
         except OSError as error:
-            raise CacheError(path, error) from None
+            if error.errno != errno.ELOOP:
+                raise CacheError(path, error) from None
 
     def clear(self) -> None:
         """Remove every slice; what else the directory may hold is left alone."""
         try:
-            for directory in (self.directory / "feeds", self.directory / _UNFINISHED):
-                if directory.is_dir() and not directory.is_symlink():
-                    shutil.rmtree(directory)
+            if self.directory.is_dir():
+                self._remove_folders("feeds", _UNFINISHED)
             self._verified.clear()
             if self._bound is not None:
                 self._bound.forget()
         except OSError as error:
             raise CacheError(self.directory, error, use="cleared") from None
         log.info("cache cleared", extra={"directory": str(self.directory)})
+
+    def _remove_folders(self, *names: str) -> None:
+        top = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(name, dir_fd=top)  # refuses a link
+        finally:
+            os.close(top)
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
         """Remember that a file was read to its end without a fault."""
@@ -266,16 +296,9 @@ class Coverage:
         self._listed_to = hour + 1
 
 
-def _sweep(directory: Path) -> None:
+def _sweep(folder: int) -> None:
     """Remove what processes that were killed have left."""
-    for path in directory.iterdir():
+    for entry in list(os.scandir(folder)):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                path.unlink()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
+                os.unlink(entry.name, dir_fd=folder)

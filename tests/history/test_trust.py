@@ -1,0 +1,182 @@
+"""What the cache does with directories that other users could have prepared."""
+
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tardis_machine.history import CacheError, Filter, History
+from tardis_machine.history.cache import MINUTE, Cache
+from tests.servers.tardis_api import TardisApi
+
+START = 1709251200 // 60
+"""2024-03-01T00:00Z, in minutes."""
+PIN_FOLDER = f"123-{'0' * 32}"
+
+
+def read(history: History, minutes: int = 1) -> bytes:
+    start = START * MINUTE
+    return b"".join(history.read("ftx", [Filter("trades")], start, start + minutes * MINUTE))
+
+
+def slice_at(cache: Cache, minute: int) -> Path:
+    return cache.path("ftx", "k", START + minute, 1, "zst")
+
+
+def body(size: int = 1000) -> bytes:
+    return zstandard.ZstdCompressor().compress(os.urandom(size))
+
+
+def stored(cache: Cache, minute: int, size: int = 1000) -> Path:
+    """A slice that was stored, read, and let go."""
+    path = slice_at(cache, minute)
+    cache.store(path, [body(size)])
+    cache.unpin(path)
+    return path
+
+
+def elsewhere(tmp_path: Path, *names: str) -> Path:
+    """Another directory of this user, with old files in it."""
+    directory = tmp_path / "elsewhere"
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body())
+        os.utime(path, (1000, 1000))
+    return directory
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_slice_is_not_written_through_a_link(tmp_path: Path) -> None:
+    directory = elsewhere(tmp_path, "1-1-00.json.zst", "old")
+    before = content(directory)
+    cache = Cache(tmp_path / "cache")
+    cache.directory.mkdir()
+    (cache.directory / ".unfinished").symlink_to(directory)
+    unfinished = cache.directory / ".unfinished"
+    with pytest.raises(CacheError, match=rf"written: {unfinished}: expected no symbolic link"):
+        stored(cache, 0)
+    assert content(directory) == before
+
+
+def test_what_a_killed_process_left_is_no_others_file(tmp_path: Path) -> None:
+    directory = elsewhere(tmp_path, "old")
+    cache = Cache(tmp_path / "cache")
+    (cache.directory / ".unfinished").mkdir(parents=True)
+    link = cache.directory / ".unfinished" / "1-1-00.json.zst"
+    link.symlink_to(directory / "old")
+    os.utime(link, (1000, 1000), follow_symlinks=False)
+    new = cache.directory / ".unfinished" / "1-1-01.json.zst"
+    new.symlink_to(directory / "old")  # of which the link itself is new
+    stored(cache, 0)
+    assert [each.is_symlink() for each in (link, new)] == [False, True]
+    assert content(directory).keys() == {"old"}
+
+
+def test_pins_behind_a_link_are_left_alone(tmp_path: Path) -> None:
+    directory = elsewhere(tmp_path, f"{PIN_FOLDER}/0", "folder/file")
+    before = content(directory)
+    cache = Cache(tmp_path / "cache", max_bytes=5000)
+    cache.directory.mkdir()
+    (cache.directory / ".pins").symlink_to(directory)
+    for minute in range(10):
+        assert stored(cache, minute).exists()
+    assert content(directory) == before
+    assert len(list(cache.directory.rglob("*.zst"))) < 10
+
+
+def test_folders_among_pins_that_are_no_pins_are_left_alone(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", max_bytes=5000)
+    pins = cache.directory / ".pins"
+    for name in ("mine", PIN_FOLDER):
+        (pins / name).mkdir(parents=True)
+        (pins / name / "file").touch()
+    (pins / f"124-{'0' * 32}").symlink_to(elsewhere(tmp_path, "file"))
+    stored(cache, 0)
+    assert (pins / "mine" / "file").exists()
+    assert not (pins / PIN_FOLDER).exists()
+    assert (tmp_path / "elsewhere" / "file").exists()
+
+
+def test_total_is_not_written_through_a_link(tmp_path: Path) -> None:
+    directory = elsewhere(tmp_path, "file")
+    before = content(directory)
+    cache = Cache(tmp_path / "cache", max_bytes=5000)
+    cache.directory.mkdir()
+    (cache.directory / ".usage").symlink_to(directory / "file")
+    with pytest.raises(CacheError, match=rf"{cache.directory / '.usage'}: Too many levels"):
+        stored(cache, 0)
+    assert content(directory) == before
+
+
+def test_total_in_a_named_pipe_holds_up_nobody(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, max_bytes=5000)
+    os.mkfifo(tmp_path / ".usage")
+    with pytest.raises(CacheError, match="written"):
+        stored(cache, 0)
+
+
+@pytest.mark.parametrize("at", ["feeds", "feeds/ftx", "feeds/ftx/k/2024/03/01/00", "file"])
+def test_eviction_does_not_follow_links(tmp_path: Path, at: str) -> None:
+    cache = Cache(tmp_path / "cache", max_bytes=5000)
+    old = slice_at(cache, 30).relative_to(cache.directory)
+    link = cache.directory / (old if at == "file" else at)
+    directory = elsewhere(tmp_path, str(old.relative_to(at)) if at != "file" else "file")
+    before = content(directory)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(directory / "file" if at == "file" else directory)
+    for minute in range(10):
+        stored(cache, minute)
+    assert before.items() <= content(directory).items()
+
+
+def test_bad_slice_behind_a_link_stays_until_it_is_replaced(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path / "cache") as history:
+        whole = read(history, 2)
+        exchange = tmp_path / "cache" / "feeds" / "ftx"
+        exchange.rename(tmp_path / "elsewhere")
+        exchange.symlink_to(tmp_path / "elsewhere")
+        bad = next((tmp_path / "elsewhere").rglob("00.json.zst"))
+        bad.write_bytes(b"bad")
+        history.cache.discard(exchange / bad.relative_to(tmp_path / "elsewhere"))
+        assert bad.read_bytes() == b"bad"
+        assert read(history, 2) == whole
+        assert bad.read_bytes() != b"bad"
+
+
+@pytest.mark.parametrize("name", ["feeds", ".unfinished"])
+def test_clearing_refuses_a_link(tmp_path: Path, name: str) -> None:
+    directory = elsewhere(tmp_path, "file")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / name).symlink_to(directory)
+    with pytest.raises(CacheError, match=r"cannot be cleared: .*symbolic link"):
+        Cache(tmp_path / "cache").clear()
+    assert (directory / "file").exists()
+
+
+def test_cache_directory_may_be_a_link_itself(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    cache = Cache(tmp_path / "link", max_bytes=5000)
+    for minute in range(10):
+        assert stored(cache, minute).exists()
+    assert len(list((tmp_path / "cache").rglob("*.zst"))) < 6
+    cache.clear()
+    assert list((tmp_path / "cache").rglob("*.zst")) == []
+
+
+def test_named_pipe_among_slices_is_replaced(tardis_api: TardisApi, tmp_path: Path) -> None:
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path) as history:
+        whole = read(history, 2)
+        for path in tmp_path.rglob("*.zst"):
+            path.unlink()
+            os.mkfifo(path)
+        assert read(history, 2) == whole
+    assert all(path.is_file() for path in tmp_path.rglob("*.zst"))
