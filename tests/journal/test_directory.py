@@ -65,6 +65,36 @@ def positions(log: Log) -> list[int | str]:
     return found
 
 
+# Links.
+
+
+def test_what_is_left_of_a_log_is_not_deleted_behind_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    for name in ("lock", "log.json", "spare", "0.seg"):
+        (precious / name).touch()
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    name = "log-000000000001-00000000"
+    for prefix in (".new-", ".old-", ""):
+        (journal / f"{prefix}{name}").symlink_to(precious)
+    directory = Directory(journal)
+    with directory.entrance():
+        assert directory.logs() == []
+    directory.lock()
+    directory.unlock()
+    assert len(list(precious.iterdir())) == 4
+
+
+def test_file_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    (tmp_path / "publisher.lock").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        Directory(tmp_path).lock()
+    assert precious.read_text() == "text"
+
+
 # The bound.
 
 

@@ -75,6 +75,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     path = loaded[JournalConfig].path
     if not path.is_dir():
         raise ConfigError(JournalConfig.flag("dir"), str(path), "expected a journal that exists")
+    loaded[JournalConfig].claim()
+    publish.claim_dead_letters(path)
     limited = loaded.origins["drain_timeout_s"].kind != "default"
     timeout_s = publish.drain_timeout_s if limited else None
     return _drain(path, buses, publish, timeout_s, adopt=loaded[JournalConfig].adopt)

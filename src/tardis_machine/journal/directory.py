@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tardis_machine.config import make_private
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, segment
 from tardis_machine.journal.log import NUMBERED, Log, clear, is_log, is_name
@@ -74,7 +75,11 @@ class Directory:
         """List the logs, oldest first. The same Log is given for the same name each time."""
         try:
             with os.scandir(self.path) as found:
-                names = sorted(item.name for item in found if is_name(item.name) and item.is_dir())
+                names = sorted(
+                    each.name
+                    for each in found
+                    if is_name(each.name) and each.is_dir(follow_symlinks=False)
+                )
         except FileNotFoundError:
             names = []
         logs = {}
@@ -111,7 +116,7 @@ class Directory:
     @contextlib.contextmanager
     def entrance(self) -> Iterator[None]:
         """Keep all others from making logs meanwhile."""
-        durable.make_directory(self.path)
+        make_private(self.path)
         with self._held(_ENTRANCE):
             self._clear(".new-")  # of a server that died while making its log
             yield
@@ -165,7 +170,7 @@ class Directory:
 
     def lock(self) -> None:
         """Become this journal's publisher, or raise LockedError."""
-        durable.make_directory(self.path)
+        make_private(self.path)
         fd = durable.open_private(self.path / _PUBLISHER, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

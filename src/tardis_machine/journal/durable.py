@@ -17,14 +17,8 @@ _fallocate: Final = (
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file that only its owner may read, making it if the flags say so."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory that only its owner may enter, and those above it as usual."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(DIRECTORY_MODE, exist_ok=True)
+    """Open a file that only its owner may read, never a link; make it if the flags say so."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
 def let_go(fd: int) -> None:

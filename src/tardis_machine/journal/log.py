@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tardis_machine.config import make_private, open_directory
 from tardis_machine.journal import durable, ring, segment
 from tardis_machine.journal.cursor import Cursor, CursorState, read_state, reserve
 from tardis_machine.log import Throttle
@@ -274,9 +275,13 @@ class Log:
 def clear(path: Path, name: str) -> None:
     """Delete what is left of a log, and keep aside what is none of its own."""
     with contextlib.suppress(OSError):  # there is always a next time
-        for each in list(path.iterdir()):
-            if _OWN.fullmatch(each.name):
-                each.unlink()
+        fd = open_directory(path)
+        try:
+            for file in [each.name for each in os.scandir(fd)]:
+                if _OWN.fullmatch(file):
+                    os.unlink(file, dir_fd=fd)
+        finally:
+            os.close(fd)
         if not any(path.iterdir()):
             path.rmdir()
             return
@@ -286,7 +291,7 @@ def clear(path: Path, name: str) -> None:
 
 def _set_aside(path: Path, name: str) -> Path:
     kept = segment.free_place(segment.aside(path.parent), name)
-    durable.make_directory(kept.parent)
+    make_private(kept.parent)
     path.rename(kept)
     durable.sync_directory(kept.parent)
     durable.sync_directory(path.parent)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 from isal import isal_zlib
 
+from tardis_machine.config import make_private
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import durable, entry
 
@@ -368,7 +369,7 @@ def mark_damaged(log: Path, number: int) -> None:
 def keep_aside(log: Path, path: Path) -> None:
     """Move a file that cannot be read to where somebody may look at it."""
     kept = free_place(aside(log.parent), f"{log.name}-{path.name}")
-    durable.make_directory(kept.parent)
+    make_private(kept.parent)
     with contextlib.suppress(FileNotFoundError):
         path.rename(kept)
         _log.warning("kept aside, it cannot be read", extra={"path": str(kept)})

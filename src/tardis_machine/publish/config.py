@@ -1,23 +1,26 @@
 """Settings of the journal and of the publisher; those of each bus are in its own module."""
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tardis_machine.config import ConfigError, Section, bytes_size, setting
+from tardis_machine.config import (
+    ConfigError,
+    DefaultDirectory,
+    Section,
+    bytes_size,
+    check_own,
+    claim,
+    setting,
+)
 
 FLOWS: Final = ("http-replay", "ws-replay", "ws-stream")
 _FSYNC: Final = re.compile(r"interval:(\d+)(ms|s)")
 _SMALLEST_BOUND: Final = 1 << 20
 _A_YEAR_S: Final = 365 * 24 * 3600
 """Nobody can wait three hundred years, which is as long as a lock's clock goes."""
-
-
-def _default_dir() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "tardis-machine" / "journal"
+_DEFAULT: Final = DefaultDirectory("XDG_STATE_HOME", ".local/state", "journal")
 
 
 def fsync_interval(text: str) -> float | None:
@@ -92,7 +95,12 @@ class JournalConfig(
 
     @property
     def path(self) -> Path:
-        return self.dir or _default_dir()
+        return self.dir or _DEFAULT.path(self.flag("dir"))
+
+    def claim(self) -> Path:
+        """Make the directory and return it; ConfigError if other users could plant logs in it."""
+        flag = self.flag("dir")
+        return _DEFAULT.claim(flag) if self.dir is None else claim(flag, self.dir)
 
     @property
     def fsync_s(self) -> float | None:
@@ -186,3 +194,11 @@ class PublishConfig(Section, title="Publishing", help_topic="publishing"):
 
     def dead_letters(self, journal: Path) -> Path:
         return self.dead_letter_dir or journal / "dead-letters"
+
+    def claim_dead_letters(self, journal: Path) -> None:
+        """Make sure that other users cannot plant dead letters; ConfigError if they can."""
+        flag = self.flag("dead_letter_dir")
+        if self.dead_letter_dir is not None:
+            claim(flag, self.dead_letter_dir)
+        elif self.dead_letters(journal).exists():
+            check_own(flag, self.dead_letters(journal))

@@ -13,7 +13,8 @@ import msgspec
 
 from tardis_machine.bounded import shortened
 from tardis_machine.bronze import Context, DecodeError, Event, Rejected, Series, decode
-from tardis_machine.journal.durable import make_directory, open_private, sync_directory, write_all
+from tardis_machine.config import make_private
+from tardis_machine.journal.durable import open_private, sync_directory, write_all
 
 _NAME: Final = "{bus}.ndjson"
 IN_WORK: Final = ".resending"
@@ -124,7 +125,7 @@ class DeadLetters:
         """
         lines = [msgspec.json.encode(letter) + b"\n" for letter in letters]
         count = self._fitting(lines)
-        make_directory(self.path.parent)
+        make_private(self.path.parent)
         fd = self._open()
         try:
             start = os.fstat(fd).st_size

@@ -6,8 +6,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
@@ -66,7 +64,7 @@ class Outbox:
             config.expect_client()
         # Whoever embeds the server may change its folder, and start the publisher again there.
         self._buses = {name: anchored(config) for name, config in buses.items()}
-        self._journal = replace(journal, dir=journal.path.absolute())
+        self._journal = anchored(journal)
         self._publish = anchored(publish)
         self._scribe: Scribe | None = None
         self._supervisor: Supervisor | None = None
@@ -90,14 +88,13 @@ class Outbox:
 
     async def start(self) -> None:
         """Open a log and start the publisher."""
-        path = self._journal.path
-        writer = await asyncio.to_thread(self._open, path)
+        writer = await asyncio.to_thread(self._open)
         root = logging.getLogger()
         formatters = [handler.formatter for handler in root.handlers]
         settings = Settings(
             buses={name: to_dict(config) for name, config in self._buses.items()},
             publish=to_dict(self._publish),
-            journal=str(path),
+            journal=str(writer.path.parent),
             log=writer.path.name,
             fsync_s=self._journal.fsync_s,
             log_format="json" if any(isinstance(f, JsonFormatter) for f in formatters) else "human",
@@ -208,13 +205,10 @@ class Outbox:
         silent_s = time.monotonic() - self._heard_at
         return f"silent for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
-    def _open(self, path: Path) -> Writer:
+    def _open(self) -> Writer:
         """Begin a log; refuses a directory that is another's or cannot be written to."""
-        letters = self._publish.dead_letter_dir
-        if letters and any(p.exists() and not p.is_dir() for p in (letters, *letters.parents)):
-            raise ConfigError(
-                self._publish.flag("dead_letter_dir"), str(letters), "expected a directory"
-            )
+        path = self._journal.claim()
+        self._publish.claim_dead_letters(path)
         flag = self._journal.flag("dir")
         kept = Directory(path).aside_bytes()
         if kept >= self._journal.max_bytes:  # not without an end: somebody has to look at it

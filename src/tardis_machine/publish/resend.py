@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tardis_machine.bronze import Encoder, Event, Rejected
-from tardis_machine.config import ConfigError
+from tardis_machine.config import ConfigError, claim
 from tardis_machine.journal.durable import open_private, sync_directory, write_all
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, EventBus
@@ -63,7 +63,8 @@ def resend(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) ->
     killed has left under that other name comes first, and is never written over.
     """
     files = _files(path)
-    with _alone(path if path.is_dir() else path.parent):
+    directory = claim("--dead-letters", path if path.is_dir() else path.parent)
+    with _alone(directory):
         for file in files:
             work = in_work(file)
             if work.exists():

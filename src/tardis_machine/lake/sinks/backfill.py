@@ -204,7 +204,11 @@ def _joined(answers: Sequence[tuple[str | None, int, int, int, bytes | None]]) -
 
 def _keep(letters: Sequence[DeadLetter], sending: Sending) -> None:
     """Write dead letters where `tardis-machine publish --dead-letters` finds the server's, too."""
-    directory = sending.publish.dead_letters(JournalConfig().path)
+    if not letters:
+        return
+    journal = JournalConfig().path
+    sending.publish.claim_dead_letters(journal)
+    directory = sending.publish.dead_letters(journal)
     kept = DeadLetters(directory, sending.bus, sending.publish.dead_letter_max_bytes)
     left = list(letters)
     while left:

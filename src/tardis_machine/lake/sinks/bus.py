@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tardis_machine.config import ConfigError, Section, options, resolve
+from tardis_machine.config import ConfigError, Section, claim, options, resolve
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sinks.sending import Sending, Sent
@@ -161,7 +161,9 @@ def writing(
         max_rate=rate,
         max_dead_letters=0 if directory is None else int(most or 10_000),
     )
-    return Writing(sending, None if directory is None else Path(directory).absolute())
+    if directory is None:
+        return Writing(sending, None)
+    return Writing(sending, claim("dead_letter_dir", Path(directory).absolute()))
 
 
 def _config(
