@@ -211,6 +211,36 @@ def test_a_configuration_that_cannot_work_ends_the_cluster(run: Run, tmp_path: P
     assert "server process died" not in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["--cluster-mode", "--no-cluster-mode"])
+def test_cache_that_everyone_may_write_to_is_refused_by_its_flag(
+    run: Run, tmp_path: Path, mode: str
+) -> None:
+    tmp_path.chmod(0o777)
+    done = run(mode, "--port", str(free_ports()), "--cache-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert f"tardis-machine: --cache-dir '{tmp_path}': everyone may write to it" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_that_a_group_may_write_to_are_named_once_by_a_cluster(
+    launch: Launch, tmp_path: Path
+) -> None:
+    cache, journal = tmp_path / "cache", tmp_path / "journal"
+    for path in (cache, journal):
+        path.mkdir()
+        path.chmod(0o770)
+    process = launch(
+        *("--cluster-mode", "--port", str(free_ports()), "--cache-dir", str(cache)),
+        *("--file-path", str(tmp_path / "events"), "--journal-dir", str(journal)),
+    )
+    process.wait_for("listening", count=os.cpu_count() or 1)
+    assert process.stop(signal.SIGTERM) == 0
+    named = [line for line in process.lines if "other users may change this directory" in line]
+    assert len(named) == 2
+    assert "by=--cache-dir" in named[0]
+    assert "by=--journal-dir" in named[1]
+
+
 def test_processes_that_keep_dying_are_not_started_for_ever(launch: Launch) -> None:
     process = launch("--sample-data", "--cluster-mode", "--port", "0", "--cluster-restarts", "1")
     process.wait_for("listening", count=os.cpu_count() or 1)

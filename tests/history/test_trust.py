@@ -1,18 +1,30 @@
 """What the cache does with directories that other users could have prepared."""
 
+import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from tardis_machine.history import CacheError, Filter, History
+from tardis_machine import sample
+from tardis_machine.config import ConfigError
+from tardis_machine.history import CacheError, Filter, History, default_cache_dir
 from tardis_machine.history.cache import MINUTE, Cache
 from tests.servers.tardis_api import TardisApi
 
 START = 1709251200 // 60
 """2024-03-01T00:00Z, in minutes."""
 PIN_FOLDER = f"123-{'0' * 32}"
+
+
+@pytest.fixture
+def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    return tmp_path / "cache" / "tardis-machine" / "slices"
 
 
 def read(history: History, minutes: int = 1) -> bytes:
@@ -50,6 +62,55 @@ def elsewhere(tmp_path: Path, *names: str) -> Path:
 def content(directory: Path) -> dict[str, bytes]:
     files = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_slices_are_kept_in_the_users_cache_by_default(
+    tardis_api: TardisApi, default: Path
+) -> None:
+    assert default_cache_dir() == default
+    with History(endpoint=tardis_api.endpoint) as history:
+        assert read(history)
+    assert len(list(default.glob("feeds/ftx/**/00.json.zst"))) == 1
+
+
+def test_older_cache_of_this_user_is_named_once(
+    default: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    History().close()
+    assert caplog.records == []
+    older = tmp_path / "temp" / ".tardis-cache"
+    older.mkdir()
+    for _ in range(2):
+        History().close()
+        History(cache_dir=tmp_path / "named").close()
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.__dict__["directory"] == str(older)
+    assert record.__dict__["to_use_it"] == f"--cache-dir {older}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory to another user")
+def test_older_cache_of_another_user_is_not_named(
+    default: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = tmp_path / "temp" / ".tardis-cache"
+    older.mkdir()
+    os.chown(older, 12345, 12345)
+    History().close()
+    assert caplog.records == []
+
+
+def test_directory_that_everyone_may_write_to_is_refused_by_its_argument(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ConfigError, match=rf"^cache_dir '{tmp_path}': everyone may write to it"):
+        History(cache_dir=tmp_path)
+
+
+def test_sample_needs_no_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nonexistent")
+    with sample.history() as history:
+        start = int(sample.START.timestamp()) * 1_000_000
+        assert b"".join(history.read("bitmex", [], start, start + MINUTE))
 
 
 def test_slice_is_not_written_through_a_link(tmp_path: Path) -> None:

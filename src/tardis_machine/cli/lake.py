@@ -16,6 +16,7 @@ from tardis_machine.cli.config import sections as server_sections
 from tardis_machine.cli.tables import Command, asked_times, expect_some, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
+from tardis_machine.history import claim_cache_dir
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.config import (
     BackfillConfig,
@@ -292,6 +293,9 @@ def _where(history: HistoryConfig, tables: "Tables") -> dict[str, str]:
     """Tell the source where history is, and how much of it executors may keep."""
     bound = history.cache_max_bytes
     master = tables.spark.conf.get("spark.master", None) or ""
+    if master.startswith("local") and not history.sample_data:
+        # Refused here rather than by each task.
+        claim_cache_dir(history.cache_dir, history.flag("cache_dir"))
     if bound is None and not master.startswith("local"):
         bound = _EXECUTOR_CACHE  # on a disk that nobody looks after
     return {

@@ -14,7 +14,7 @@ from typing import Final
 
 from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
-from tardis_machine.config import Loaded, load
+from tardis_machine.config import ConfigError, Loaded, load
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.journal import Directory
 from tardis_machine.kernel import kernel
@@ -60,8 +60,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     for warning in loaded.warnings:
         log.warning(warning)
     config.expect_guard(config.flag)
-    if not any(loaded[bus.config_type].enabled for bus in BUSES.values()):
-        _tell_what_waits(loaded[JournalConfig].path)
+    publishes = any(loaded[bus.config_type].enabled for bus in BUSES.values())
+    if not publishes:
+        _tell_what_waits(loaded[JournalConfig])
     history = loaded[HistoryConfig]
     # What cannot be served is refused before a port is taken.
     kernel()
@@ -69,10 +70,12 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     sockets = listen(config.host, config.port)
     if not config.cluster_mode:
         return _run(loaded, history, sockets)
-    if history.clear_cache:
-        # Once, not by each process: one that is started anew would empty it under the others.
-        open_history(history).close()
-        history = replace(history, clear_cache=False)
+    # Once, not by each process: directories are checked and, if that is asked for, the cache is
+    # emptied. A process that is started anew would empty it under the others.
+    open_history(history).close()
+    if publishes:
+        loaded[PublishConfig].claim_dead_letters(loaded[JournalConfig].claim())
+    history = replace(history, clear_cache=False)
     return run_cluster(
         lambda directory: _run(loaded, history, sockets, directory),
         processes=os.cpu_count() or 1,
@@ -80,16 +83,17 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     )
 
 
-def _tell_what_waits(journal: Path) -> None:
+def _tell_what_waits(config: JournalConfig) -> None:
     """Say what was left for buses, of which none is configured any more."""
     left: Counter[str] = Counter()
-    with contextlib.suppress(OSError):  # it is not used, so it may be as it likes
-        for each in Directory(journal).logs():
+    # It is not used, so it may be as it likes.
+    with contextlib.suppress(OSError, ConfigError):
+        for each in Directory(config.path).logs():
             if each.finished() and each.readable():
                 left.update({bus: each.pending(bus) for bus in each.buses()})
     for bus, count in left.items():
         if count:
-            extra = {"bus": bus, "messages": count, "journal": str(journal)}
+            extra = {"bus": bus, "messages": count, "journal": str(config.path)}
             log.warning("messages wait in the journal, and no bus is configured", extra=extra)
 
 

@@ -8,7 +8,7 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
-from tardis_machine.history.history import History, Source, default_cache_dir
+from tardis_machine.history.history import History, Source, claim_cache_dir, default_cache_dir
 from tardis_machine.history.reader import Reader, Select
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "RetriesExhaustedError",
     "Select",
     "Source",
+    "claim_cache_dir",
     "default_cache_dir",
     "normalize",
     "to_json",

@@ -1,6 +1,7 @@
 """The door to history: one per process, shared by every replay in it."""
 
 import logging
+import os
 import re
 import tempfile
 import weakref
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from tardis_machine.config import DefaultDirectory, claim, warn_once
 from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.client import (
@@ -24,6 +26,7 @@ from tardis_machine.history.reader import Reader, Select
 
 log = logging.getLogger(__name__)
 
+_DEFAULT: Final = DefaultDirectory("XDG_CACHE_HOME", ".cache", "slices")
 _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
@@ -71,7 +74,7 @@ class History:
         self._closed = self._told = False
         self._max_slices = max_slices
         if source is None:
-            self.cache = Cache(Path(cache_dir or default_cache_dir()), cache_max_bytes)
+            self.cache = Cache(claim_cache_dir(cache_dir, "cache_dir"), cache_max_bytes)
         else:
             self.cache = Cache(source.directory, read_only=True)
         self._client = Client(
@@ -164,5 +167,24 @@ class History:
 
 
 def default_cache_dir() -> Path:
-    """Where the official clients keep theirs."""
-    return Path(tempfile.gettempdir(), ".tardis-cache")
+    """Return the directory of a cache for which none is named."""
+    return _DEFAULT.path("cache_dir")
+
+
+def claim_cache_dir(cache_dir: Path | str | None, flag: str) -> Path:
+    """Make the cache directory if need be and return it; None is the default one.
+
+    ConfigError, about `flag`, if other users could plant slices in it.
+    """
+    if cache_dir:
+        return claim(flag, Path(cache_dir))
+    path = _DEFAULT.claim(flag)
+    older = Path(tempfile.gettempdir(), ".tardis-cache")
+    if older.is_dir() and older.lstat().st_uid == os.geteuid():
+        warn_once(
+            older,
+            "the default cache is elsewhere by now, this older one is not used",
+            now=str(path),
+            to_use_it=f"--cache-dir {older}",
+        )
+    return path

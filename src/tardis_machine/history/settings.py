@@ -25,8 +25,8 @@ class HistoryConfig(Section, title="History"):
     )
     cache_dir: Path | None = setting(
         None,
-        help="where slices are cached, in the official clients' layout; without it .tardis-cache "
-        "among the system's temporary files",
+        help="where slices are cached, in the official clients' layout; without it "
+        "tardis-machine/slices in XDG_CACHE_HOME (~/.cache)",
         metavar="DIR",
     )
     cache_max_bytes: int | None = setting(

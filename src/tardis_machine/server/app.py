@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
-from tardis_machine.history import History
+from tardis_machine.history import History, claim_cache_dir
 from tardis_machine.history.client import API_WAIT_S
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.kernel import kernel
@@ -207,10 +207,13 @@ def _connections(listener: Listener) -> int:
 
 def open_history(config: HistoryConfig) -> History:
     """Open the history of these settings; with an empty cache, if they say so."""
+    cache_dir = config.cache_dir
+    if not config.sample_data:
+        cache_dir = claim_cache_dir(cache_dir, config.flag("cache_dir"))
     history = History(
         endpoint=config.endpoint,
         api_key=config.api_key or "",
-        cache_dir=config.cache_dir,
+        cache_dir=cache_dir,
         cache_max_bytes=config.cache_max_bytes,
         max_slices=config.max_slices,
         api_wait_s=API_WAIT_S if config.api_wait_s is None else config.api_wait_s,
