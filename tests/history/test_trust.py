@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import zstandard
 from tardis_machine import sample
 from tardis_machine.config import ConfigError
 from tardis_machine.history import CacheError, Filter, History, default_cache_dir
-from tardis_machine.history.cache import MINUTE, Cache
+from tardis_machine.history.cache import MINUTE, Cache, CachedSlice
 from tests.servers.tardis_api import TardisApi
 
 START = 1709251200 // 60
@@ -172,12 +173,14 @@ def test_total_is_not_written_through_a_link(tmp_path: Path) -> None:
     (cache.directory / ".usage").symlink_to(directory / "file")
     with pytest.raises(CacheError, match=rf"{cache.directory / '.usage'}: Too many levels"):
         stored(cache, 0)
+    assert cache.total_bytes() is None
     assert content(directory) == before
 
 
 def test_total_in_a_named_pipe_holds_up_nobody(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_bytes=5000)
     os.mkfifo(tmp_path / ".usage")
+    assert cache.total_bytes() is None
     with pytest.raises(CacheError, match="written"):
         stored(cache, 0)
 
@@ -241,3 +244,96 @@ def test_named_pipe_among_slices_is_replaced(tardis_api: TardisApi, tmp_path: Pa
             os.mkfifo(path)
         assert read(history, 2) == whole
     assert all(path.is_file() for path in tmp_path.rglob("*.zst"))
+
+
+class Disk:
+    """How full the disk seems to be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size, self.free = 1 << 40, 1 << 39
+        monkeypatch.setattr(os, "statvfs", self._statvfs)
+
+    def _statvfs(self, _: Path) -> os.statvfs_result:
+        blocks = (4096, 4096, self.size // 4096, self.free // 4096, self.free // 4096)
+        return os.statvfs_result((*blocks, 0, 0, 0, 0, 255))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "is_kept"),
+    [
+        (1 << 40, 1 << 30, True),
+        (1 << 40, (1 << 30) - 4096, False),
+        (20 << 20, 1 << 20, True),
+        (20 << 20, (1 << 20) - 4096, False),
+        (0, 0, True),  # a file system that does not tell
+    ],
+)
+def test_slice_is_kept_if_enough_of_the_disk_is_free(
+    tmp_path: Path, disk: Disk, size: int, free: int, is_kept: bool
+) -> None:
+    disk.size, disk.free = size, free
+    assert stored(Cache(tmp_path), 0).exists() is is_kept
+
+
+def test_slices_are_deleted_once_read_while_the_disk_is_nearly_full(
+    tardis_api: TardisApi, tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path) as history:
+        kept = read(history, 3)
+        disk.free = 1 << 20
+        whole = read(history, 8)
+        assert whole.startswith(kept)
+        assert len(list(tmp_path.rglob("*.zst"))) == 3
+        assert read(history, 8) == whole
+        [record] = [each for each in caplog.records if "nearly full" in each.message]
+        assert record.levelno == logging.WARNING
+        assert record.__dict__["directory"] == str(tmp_path)
+        disk.free = 1 << 39
+        read(history, 8)
+    assert len(list(tmp_path.rglob("*.zst"))) == 8
+
+
+def test_slice_that_another_process_reads_is_not_deleted(tmp_path: Path, disk: Disk) -> None:
+    ours, theirs = Cache(tmp_path), Cache(tmp_path)
+    disk.free = 1 << 20
+    path = slice_at(ours, 0)
+    ours.store(path, [body()])
+    theirs.pin(path)
+    ours.unpin(path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1_000_000])
+def test_bytes_of_the_cache_are_told(tmp_path: Path, disk: Disk, max_bytes: int | None) -> None:
+    cache = Cache(tmp_path, max_bytes)
+    kept = [stored(cache, minute) for minute in range(3)]
+    (tmp_path / "mine.zst").touch()
+    while (told := cache.total_bytes()) is None:
+        time.sleep(0.005)
+    assert told == sum(path.stat().st_size for path in kept)
+    kept.append(stored(cache, 3))
+    disk.free = 0
+    stored(cache, 4)
+    assert cache.total_bytes() == sum(path.stat().st_size for path in kept)
+
+
+def test_bytes_of_a_directory_that_is_only_read_are_not_counted(tmp_path: Path) -> None:
+    assert Cache(tmp_path, read_only=True).total_bytes() is None
+
+
+def test_slice_lies_about_its_minutes_only_within_a_day(
+    tardis_api: TardisApi, tmp_path: Path
+) -> None:
+    with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path) as history:
+        whole = read(history, 2)
+        first = next(tmp_path.rglob("00.json.zst"))
+        first.with_name("00.size-60000000.json.gz").touch()
+        assert read(history, 2) == whole
+        assert CachedSlice(START, 1, first) in history.cache.slices(
+            "ftx", first.relative_to(tmp_path).parts[2], START // 60
+        )

@@ -257,6 +257,26 @@ async def test_foreign_origins_are_refused_unless_named(start: Start) -> None:
         assert response.headers["Access-Control-Allow-Headers"] == "Authorization"
 
 
+def cached_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("feeds/**/*.json.zst"))
+
+
+@pytest.mark.parametrize("bound", [None, 1 << 20])
+async def test_metric_of_the_cache_s_bytes(
+    start: Start, tardis_api: TardisApi, tmp_path: Path, bound: int | None
+) -> None:
+    endpoint = {"endpoint": tardis_api.endpoint, "cache_dir": tmp_path, "cache_max_bytes": bound}
+    served = await start(sample_data=False, **endpoint)
+    async with served.client.get(served.http("/replay-normalized", OPTIONS)) as response:
+        await response.read()
+    text, size = "", cached_bytes(tmp_path)
+    assert size > 0
+    while "tardis_machine_cache_bytes" not in text:
+        async with served.client.get(served.http("/metrics")) as response:
+            text = await response.text()
+    assert f"\ntardis_machine_cache_bytes {float(size)}\n" in text
+
+
 async def test_upstream_errors_keep_their_status(
     start: Start, tardis_api: TardisApi, tmp_path: Path
 ) -> None:

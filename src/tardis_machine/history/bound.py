@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Down to this share of the bound, so that the next look at every file is far away.
 _LOW: Final = 0.9
+_RECOUNT_S: Final = 3600.0
 _OWN_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _USAGE: Final = ".usage"
 _PINS: Final = ".pins"
@@ -31,8 +33,8 @@ _PIN_FOLDER: Final = re.compile(r"\d+-[0-9a-f]{32}")
 class Pins:
     """Files about to be read: none of them is evicted, by this or any other process.
 
-    A pinned file has a second name in a folder of this process, so that whoever evicts sees the
-    link. The folder's lock ends with the process, and what a dead one left is removed.
+    A pinned file has a second name in a folder of this process, so that any process that evicts
+    sees the link. The folder's lock ends with the process, and what a dead one left is removed.
     """
 
     def __init__(self, directory: Path, *, links: bool = True) -> None:
@@ -192,6 +194,20 @@ class Bound:
         if path in self._in_the_way:
             self._adjust(partial(self._without, path))
 
+    def removed(self, size: int) -> None:
+        """Account for a file that was removed; does not wait."""
+        self._adjust(lambda total: total - size)
+
+    def total(self) -> int | None:
+        """Return the bytes of all slices, as processes with a bound count them; None if unknown."""
+        with suppress(OSError):
+            file = os.open(self._directory / _USAGE, os.O_RDONLY | _OWN_FILE)
+            try:
+                return _Usage(file).read()
+            finally:
+                os.close(file)
+        return None
+
     def forget(self) -> None:
         """Count anew at the next store: files were removed."""
         with self._lock, self._usage() as usage:
@@ -203,7 +219,7 @@ class Bound:
         return total - size if total > self.max_bytes and remove(self._directory, path) else total
 
     def _adjust(self, change: Callable[[int], int]) -> None:
-        """Change the total unless that would have to wait: whoever evicts counts anew."""
+        """Change the total unless that would have to wait: an eviction counts anew."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -262,6 +278,40 @@ class _Usage:
             os.ftruncate(self._file, 0)
         else:  # always as long, so that it may be read meanwhile
             os.pwrite(self._file, b"%020d" % max(total, 0), 0)
+
+
+class Tally:
+    """The bytes of a cache without a bound: counted in the background, at most every hour."""
+
+    def __init__(self, directory: Path, names: re.Pattern[str]) -> None:
+        self._directory = directory
+        self._names = names
+        self._lock = threading.Lock()
+        self._total: int | None = None
+        self._since = 0
+        self._due = 0.0
+
+    def add(self, size: int) -> None:
+        """Account for a file that this process stored or, with a negative size, removed."""
+        with self._lock:
+            self._since += size
+
+    def total(self) -> int | None:
+        """Return the bytes that were counted, with what was stored since; None at first."""
+        with self._lock:
+            total = None if self._total is None else max(0, self._total + self._since)
+            is_due = time.monotonic() >= self._due
+            if is_due:
+                self._due = time.monotonic() + _RECOUNT_S
+        if is_due:
+            with suppress(RuntimeError):  # too many threads: the next hour will do
+                threading.Thread(target=self._count, name="tardis-tally", daemon=True).start()
+        return total
+
+    def _count(self) -> None:
+        total = sum(size for _, size, _, _ in cached_files(self._directory, self._names))
+        with self._lock:
+            self._total, self._since = total, 0
 
 
 def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int, int, int, str]]:

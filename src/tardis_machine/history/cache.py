@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tardis_machine.config import open_directory, unlink_below
-from tardis_machine.history.bound import Bound, Pins, file_size
+from tardis_machine.config import open_directory, unlink_below, warn_once
+from tardis_machine.history.bound import Bound, Pins, Tally, file_size, remove
 from tardis_machine.history.errors import CacheError
 from tardis_machine.history.pieces import verify
 
@@ -30,6 +30,9 @@ LONGEST_SLICE: Final = 24 * 60
 _UNFINISHED: Final = ".unfinished"
 _ABANDONED_S: Final = 24 * 3600
 _MAX_VERIFIED: Final = 10_000
+_LOW_BYTES: Final = 1 << 30
+_LOW_SHARE: Final = 0.05
+"""Of the disk: with less free than this, and than `_LOW_BYTES`, nothing more is to be kept."""
 
 _NAME: Final = re.compile(r"([0-5]\d)(?:\.size-([1-9]\d{0,3}))?\.json\.(?:gz|zst)", re.ASCII)
 
@@ -59,9 +62,12 @@ class Cache:
         self.directory = directory
         self.max_bytes = max_bytes
         self._pins = Pins(directory, links=not read_only)
+        self._read_only = read_only
+        self._tally = Tally(directory, _NAME)
         self._bound = None
         if max_bytes is not None:
             self._bound = Bound(directory, max_bytes, _NAME, self._pins)
+        self._passing: set[Path] = set()
         self._lock = threading.Lock()
         self._verified: dict[Path, tuple[int, int]] = {}
         self._swept = False
@@ -95,9 +101,9 @@ class Cache:
                     yield CachedSlice(hour * 60 + minute, minutes, directory / name)
 
     def store(self, path: Path, chunks: Iterable[bytes]) -> int:
-        """Write a slice under a name nobody looks at; give it its own once it proved sound.
+        """Write a slice under a name that no reader looks at; rename it once it proved sound.
 
-        Returns its size. The file is pinned: whoever asked for it has yet to read it.
+        Returns its size. The file is pinned: the replay that asked for it has yet to read it.
         """
         name = f"{os.getpid()}-{threading.get_ident()}-{path.name}"
         temporary = self.directory / _UNFINISHED / name
@@ -112,12 +118,13 @@ class Cache:
             finally:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=folder)
-        if self._bound is not None:
-            try:
-                self._bound.stored(size - replaced)
-            except OSError as error:
-                self.unpin(path)
-                raise CacheError(Path(error.filename or path), error) from None
+        try:
+            self._account(size - replaced)
+            if self._is_low():
+                self._passing.add(path)
+        except OSError as error:
+            self.unpin(path)
+            raise CacheError(Path(error.filename or path), error) from None
         return size
 
     @contextmanager
@@ -168,6 +175,23 @@ class Cache:
             self.unpin(path)
             raise CacheError(path, error) from None
 
+    def _account(self, size: int) -> None:
+        if self._bound is None:
+            self._tally.add(size)
+        else:
+            self._bound.stored(size)
+
+    def _is_low(self) -> bool:
+        """Return whether so little of the disk is free that nothing more is to be kept."""
+        disk = os.statvfs(self.directory)
+        free = disk.f_bavail * disk.f_frsize
+        limit = min(_LOW_BYTES, int(disk.f_blocks * disk.f_frsize * _LOW_SHARE))
+        if free >= limit:
+            return False
+        event = "the cache's disk is nearly full, slices are deleted once they are read"
+        warn_once(self.directory, event, free_bytes=free, expected_bytes=limit)
+        return True
+
     def discard(self, path: Path) -> None:
         """Remove a file that turned out to be bad; behind a link it stays, to be replaced."""
         self._verified.pop(path, None)
@@ -208,7 +232,7 @@ class Cache:
                 del self._verified[next(iter(self._verified))]
 
     def is_verified(self, path: Path) -> bool:
-        """Tell whether this process has read exactly this file before."""
+        """Return whether this process has read exactly this file before."""
         known = self._verified.get(path)
         if known is None:
             return False
@@ -228,12 +252,35 @@ class Cache:
         self._pins.add(path)
 
     def unpin(self, path: Path) -> None:
-        """Let go of a file."""
-        if self._pins.remove(path) and self._bound is not None:
+        """Let go of a file; it goes at once if the disk was nearly full when it was stored."""
+        if not self._pins.remove(path):
+            return
+        if path in self._passing:
+            self._passing.discard(path)
+            self._remove_read(path)
+        elif self._bound is not None:
             self._bound.unpinned(path)
 
+    def _remove_read(self, path: Path) -> None:
+        try:
+            status = path.lstat()
+        except OSError:
+            return
+        if status.st_nlink > 1 or not remove(self.directory, path):
+            return  # another process is about to read it, or it cannot be removed
+        if self._bound is None:
+            self._tally.add(-status.st_size)
+        else:
+            self._bound.removed(status.st_size)
+
+    def total_bytes(self) -> int | None:
+        """Return the bytes of all slices; None where they are not counted, or not yet."""
+        if self._read_only:
+            return None
+        return self._tally.total() if self._bound is None else self._bound.total()
+
     def has_room(self, expected_bytes: int) -> bool:
-        """Tell whether so much can come without exceeding the bound, all that may go gone."""
+        """Return whether so much can come without exceeding the bound, all that may go gone."""
         return self.max_bytes is None or self._pins.bytes + expected_bytes <= self.max_bytes
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from tardis_machine.server.handover import Handover
 from tardis_machine.server.http import HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Listener
-from tardis_machine.server.metrics import Metrics
+from tardis_machine.server.metrics import CacheCollector, Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
@@ -84,6 +84,7 @@ class TardisMachine:
                 for warning in section.warnings():
                     log.warning(warning)
         self.metrics = Metrics()
+        self.metrics.registry.register(CacheCollector(self._cache_bytes))
         self._outbox: Outbox | None = None
         if buses:
             # Imported only here: without a bus nothing of the publisher is loaded.
@@ -192,6 +193,9 @@ class TardisMachine:
                 # It listens once more, by default with a tenth of the backlog.
                 server = await loop.create_server(listener, sock=each, backlog=BACKLOG)
                 self._servers.append(server)
+
+    def _cache_bytes(self) -> int | None:
+        return None if self._services is None else self._services.history.cache.total_bytes()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,7 +1,11 @@
 """What the server counts about itself, in Prometheus' format."""
 
+from collections.abc import Callable, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 
 class Metrics:
@@ -64,3 +68,20 @@ class Metrics:
     def render(self) -> bytes:
         """Write all metrics as text."""
         return generate_latest(self.registry)
+
+
+class CacheCollector(Collector):
+    """The size of the cache, left out until it has been counted."""
+
+    def __init__(self, count: Callable[[], int | None]) -> None:
+        self._count = count
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: to ask would begin to count."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        total = self._count()
+        if total is not None:
+            text = "Slices in the cache directory, whichever process stored them."
+            yield GaugeMetricFamily("tardis_machine_cache_bytes", text, value=total)

@@ -41,7 +41,7 @@ _LOWEST: Final = frozenset(
         "process_start_time_seconds",
     }
 )
-_HIGHEST: Final = frozenset({"process_max_fds"})
+_HIGHEST: Final = frozenset({"process_max_fds", "tardis_machine_cache_bytes"})
 
 Combine = Callable[[float, float], float]
 
