@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _SEND_BYTES: Final = 64 * 1024
 _ENTRY_BYTES: Final = 2 * _SEND_BYTES
-_HELD_BYTES: Final = 16 * _ENTRY_BYTES
+# A batch that is journalled, and one that is made meanwhile.
+_HELD_BYTES: Final = 8 * _ENTRY_BYTES
 _SEND_AFTER_S: Final = 0.25
 # Steps take about 2 ms. A replay that is alone may take several, but holds the loop for less
 # than 10 ms; with others waiting, one step is a turn.
@@ -207,11 +208,13 @@ class _Held:
     async def flush(self, *, begins: bool = False) -> None:
         """Send everything, as soon as it is written; begin the answer even if that is nothing."""
         self._hand_over()
-        last = self._pieces[-1].written if self._pieces else None
-        if last is not None:
-            with contextlib.suppress(Exception):  # told below, behind what was written before
-                await last
-        await self.send_written()
+        while self._pieces:
+            # Each as soon as it is written: a client that leaves meanwhile has what was published.
+            first = self._pieces[0].written
+            if first is not None:
+                with contextlib.suppress(Exception):  # raised below
+                    await first
+            await self.send_written()
         if begins and not self._begun:
             await self._out(b"", 0)
         self._sent_at = time.monotonic()
