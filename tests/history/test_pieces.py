@@ -9,6 +9,10 @@ import zstandard
 from tardis_machine.history.errors import CorruptSliceError
 from tardis_machine.history.pieces import MAX_LINE_BYTES, PIECE_BYTES, pieces, verify
 
+ZSTD_HEADER = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x38])
+"""Of a frame without checksum or size; blocks follow."""
+SKIPPABLE = (0x184D2A50).to_bytes(4, "little") + bytes(4)
+
 
 def stamp(second: int) -> str:
     return f"2024-03-01T00:{second // 60:02}:{second % 60:02}.0000000Z"
@@ -136,10 +140,9 @@ def test_line_without_end_is_read_no_further_than_its_bound(tmp_path: Path) -> N
     path = tmp_path / "00.json.zst"
     # A raw frame of blocks that each repeat one byte: four bytes stand for 128 KiB.
     blocks = 1 << 20
-    header = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x38])
     block = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
     last = (1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
-    path.write_bytes(header + block * blocks + last)
+    path.write_bytes(ZSTD_HEADER + block * blocks + last)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptSliceError, match="longer than"):
@@ -147,6 +150,27 @@ def test_line_without_end_is_read_no_further_than_its_bound(tmp_path: Path) -> N
         assert tracemalloc.get_traced_memory()[1] < 2 * MAX_LINE_BYTES
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "unit", "end"),
+    [
+        ("zst", bytes(3), (1).to_bytes(3, "little")),  # blocks
+        ("zst", (1).to_bytes(3, "little") + ZSTD_HEADER, (1).to_bytes(3, "little")),  # frames
+        ("zst", (1).to_bytes(3, "little") + SKIPPABLE + ZSTD_HEADER, (1).to_bytes(3, "little")),
+        ("gz", gzip.compress(b""), b""),  # members
+    ],
+)
+def test_file_of_empty_parts_is_read_in_steps(
+    tmp_path: Path, suffix: str, unit: bytes, end: bytes
+) -> None:
+    path = tmp_path / f"00.json.{suffix}"
+    start = ZSTD_HEADER if suffix == "zst" else b""
+    path.write_bytes(start + unit * 20_000 + end)
+    got = list(pieces(path))
+    assert len(got) >= 4
+    assert set(got) == {b""}
+    verify(path)
 
 
 def test_named_pipe_among_slices_is_corrupt_and_nobody_waits_for_its_writer(

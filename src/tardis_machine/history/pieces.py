@@ -1,8 +1,9 @@
 """A slice's file, decompressed in bounded pieces of whole lines."""
 
+import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,20 +19,27 @@ MAX_LINE_BYTES: Final = 64 << 20
 """The longest line, without its end; a slice with a longer one is corrupt."""
 
 _READ_BYTES: Final = 1 << 16
+_BLOCKS_PER_STEP: Final = 4096
+_MEMBERS_PER_STEP: Final = 512
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
 _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the file's lines, each piece whole lines; raise CorruptSliceError where it is bad."""
+    """Yield the file's lines, each piece whole lines; raise CorruptSliceError where it is bad.
+
+    A piece is empty where a long stretch of the file holds nothing, so that a step stays short.
+    """
     rest: list[bytes] = []
     for chunk, end in _measured(path):
         if end:
             yield b"".join((*rest, memoryview(chunk)[:end]))
             rest = [chunk[end:]]
-        else:
+        elif chunk:
             rest.append(chunk)
+        else:
+            yield b""
     if any(rest):
         yield b"".join((*rest, b"\n"))
 
@@ -73,7 +81,7 @@ def _open(path: Path) -> BinaryIO:
 
 def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
     # The decompressor takes a file that ends in the middle of a frame for a complete one.
-    _check_zstd_frames(path, file)
+    yield from _check_zstd_frames(path, file)
     file.seek(0)
     reader = zstandard.ZstdDecompressor().stream_reader(
         file, read_size=_READ_BYTES, read_across_frames=True, closefd=False
@@ -85,13 +93,19 @@ def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
         raise CorruptSliceError(path, str(error)) from None
 
 
-def _check_zstd_frames(path: Path, file: BinaryIO) -> None:
-    """Walk from block header to block header: every frame must be there to its last byte."""
+def _check_zstd_frames(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Walk from block header to block header: every frame must be there to its last byte.
+
+    Yields an empty chunk every few thousand of them.
+    """
+    steps = itertools.count(1)
     length = file.seek(0, 2)
     if not length:
         raise CorruptSliceError(path, "the file is empty")
     position = 0
     while position < length:
+        if next(steps) % _BLOCKS_PER_STEP == 0:
+            yield b""
         file.seek(position)
         header = file.read(18)
         magic = int.from_bytes(header[:4], "little")
@@ -103,7 +117,7 @@ def _check_zstd_frames(path: Path, file: BinaryIO) -> None:
                 position += zstandard.frame_header_size(header)
             except zstandard.ZstdError as error:
                 raise CorruptSliceError(path, str(error)) from None
-            position = _zstd_frame_end(path, file, position, length)
+            position = yield from _zstd_frame_end(path, file, position, length, steps)
             position += 4 * parameters.has_checksum
         else:
             raise CorruptSliceError(path, f"no zstd frame begins at byte {position}")
@@ -111,8 +125,12 @@ def _check_zstd_frames(path: Path, file: BinaryIO) -> None:
         raise CorruptSliceError(path, f"truncated: {position - length} bytes or more are missing")
 
 
-def _zstd_frame_end(path: Path, file: BinaryIO, position: int, length: int) -> int:
+def _zstd_frame_end(
+    path: Path, file: BinaryIO, position: int, length: int, steps: Iterator[int]
+) -> Generator[bytes, None, int]:
     while position < length:
+        if next(steps) % _BLOCKS_PER_STEP == 0:
+            yield b""
         file.seek(position)
         header = int.from_bytes(file.read(3), "little")
         kind = header >> 1 & 3
@@ -129,7 +147,11 @@ def _gzip_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
     if not data:
         raise CorruptSliceError(path, "the file is empty")
     try:
-        while data:
+        for members in itertools.count(1):
+            if not data:
+                break
+            if members % _MEMBERS_PER_STEP == 0:
+                yield b""
             member = IgzipDecompressor(flag=DECOMP_GZIP)
             while not member.eof:
                 if member.needs_input and not data and not (data := file.read(_READ_BYTES)):
