@@ -537,13 +537,18 @@ def test_the_command_may_drain_one_bus_and_leave_the_others(
     journal: Path, file: FileConfig, run: Run
 ) -> None:
     nats = NatsConfig(servers=("nats://127.0.0.1:1",), subject="x")
-    log(journal, {"file": file, "nats": nats}, 100).close()
+    log(journal, {"file": file, "nats": nats}, 100, segment_bytes=5_000).close()
+    [written_before] = Directory(journal).logs()
+    segments = written_before.listing().segments
+    assert len(segments) > 2
     done = run("publish", "--journal-dir", str(journal), "--file-path", str(file.path))
     assert done.returncode == 1
     assert "drained bus=file journalled=100 filtered=0 accepted=100 delivered=100" in done.stderr
     assert "drained bus=nats journalled=100 filtered=0 accepted=100 delivered=0" in done.stderr
     assert len(written(file)) == 100
-    assert Directory(journal).logs()
+    [kept] = Directory(journal).logs()
+    assert kept.listing().segments == segments
+    assert kept.pending("nats") == 100
 
 
 def test_a_server_without_buses_says_what_waits_for_those_it_had(
