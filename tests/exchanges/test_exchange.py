@@ -12,6 +12,7 @@ from tardis_machine.filters import Filter
 NOW = 1_709_251_200_000_000
 SWITCH = 1_700_000_000_000_000
 LATER_SWITCH = 1_710_000_000_000_000
+LATEST = 4_000_000_000_000_000
 
 
 def _example(made: list[tuple[str, Making]]) -> Exchange:
@@ -56,6 +57,27 @@ def _perpetual(symbol: str) -> str | None:
 
 
 EXAMPLE = _example([])
+
+
+def test_filters_of_several_types_and_eras_lose_no_symbol() -> None:
+    for name in exchanges.names():
+        _assert_filters_are_united(exchanges.get(name))
+
+
+def _assert_filters_are_united(exchange: Exchange) -> None:
+    asked = ("BTCUSDT", "ethusdt", "BTC-USD", "tBTCUSD")
+    alone: dict[str, set[str] | None] = {}
+    for data_type, eras in exchange.types.items():
+        for era in eras:
+            moment = (era.until or LATEST) - 1
+            for wanted in exchange.filters([data_type], asked, moment, moment):
+                known = alone.setdefault(wanted.channel, set())
+                no_symbols = wanted.symbols is None or known is None
+                alone[wanted.channel] = None if no_symbols else known | set(wanted.symbols)
+    together = exchange.filters(exchange.data_types(), asked, 0, LATEST)
+    found = {each.channel: None if each.symbols is None else set(each.symbols) for each in together}
+    assert found == alone, exchange.name
+    assert len(together) == len(found)
 
 
 @pytest.mark.parametrize(
