@@ -271,12 +271,9 @@ def test_a_server_that_accepts_and_says_nothing_is_named(nats_bus: Make, scheme:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         server = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}"
         bus = nats_bus(server)
-        began = time.monotonic()
 
         with pytest.raises(BusUnavailableError, match=f"{server} does not answer"):
             bus.connect(1)
-
-        assert time.monotonic() - began < 30
 
 
 def test_the_next_server_is_tried(nats: NatsServer, nats_bus: Make):
@@ -294,33 +291,41 @@ def test_a_stream_whose_leader_dies_loses_nothing_and_keeps_its_order(
     _when_ready(urls[0], lambda js: js.add_stream(name=name, subjects=[name], num_replicas=3))
     bus = nats_bus(urls[0], servers=urls)
     sent = records(bus, 20_000)
-    deliver(bus, sent[:100], timeout_s=20)
-    killed = []
+    alive = nats_cluster[0]
+
+    def stream(is_so: Callable[[Any], bool]) -> Any:
+        return _when_ready(alive.url, lambda js: js.stream_info(name), is_so)
 
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(deliver, bus, sent[100:], pause_s=0.05)
-        for _ in range(2):
-            alive = next(server for server in nats_cluster if server not in killed[-1:])
-            info = _when_ready(alive.url, lambda js: js.stream_info(name))
-            leader = nats_cluster[int(info.cluster.leader.removeprefix("n"))]
+        for half in (sent[:10_000], sent[10_000:]):
+            # All have what was sent before: those that stay decide together, without loss.
+            info = stream(lambda info: all(each.current for each in info.cluster.replicas))
+            led, count = info.cluster.leader, info.state.messages
+            leader = nats_cluster[int(led.removeprefix("n"))]
+            alive = next(server for server in nats_cluster if server is not leader)
+            done = pool.submit(deliver, bus, half, pause_s=0.05)
+            stream(lambda info, count=count: info.state.messages > count)
             leader.kill()
-            killed.append(leader)
-            time.sleep(0.5)
+            stream(lambda info, led=led: info.cluster.leader != led)
             leader.start()
-        assert done.result() == []
+            assert done.result() == []
 
-    alive = next(server for server in nats_cluster if server is not killed[-1])
     # Who leads the stream is not all there is to agree on: a consumer may have to wait as well.
     arrivals = _patiently(lambda: from_stream(alive.url, name) or None)
     assert_promises_kept(sent, arrivals)
 
 
-def _when_ready(url: str, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    """Do something to the streams of a cluster once it has agreed on a leader."""
+def _when_ready(
+    url: str,
+    work: Callable[[Any], Coroutine[Any, Any, Any]],
+    is_so: Callable[[Any], bool] = lambda _: True,
+) -> Any:
+    """Do something to the streams of a cluster once it has a leader, until the answer is so."""
 
     def led() -> Any:
         found = with_jetstream(url, work)
-        return found if found.cluster is not None and found.cluster.leader else None
+        has_leader = found.cluster is not None and found.cluster.leader
+        return found if has_leader and is_so(found) else None
 
     return _patiently(led)
 
@@ -334,7 +339,7 @@ def _patiently(work: Callable[[], Any]) -> Any:
             if found is not None:
                 return found
         assert time.monotonic() < deadline, "no leader"
-        time.sleep(0.1)
+        time.sleep(0.01)
 
 
 def test_check_reaches_the_server_and_creates_nothing(
