@@ -2,8 +2,8 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,8 +21,9 @@ pytestmark = pytest.mark.fuzz
 
 _CASES: Final = int(os.environ.get("FUZZ_CASES", "100"))
 _WARM_UP: Final = 50
-_GROWTH_MB: Final = 32
-_HEALTH_S: Final = 0.1
+_PEAK_MB: Final = 1_000
+"""Far above what it needs, far below what a number in a request may stand for."""
+_HEALTH_S: Final = 5.0
 """Of the server's own time: how busy the machine is otherwise is not its fault."""
 
 fuzzed = settings(
@@ -40,7 +41,7 @@ WORKERS = min(32, (os.cpu_count() or 1) + 4)
 class Holdings(NamedTuple):
     """What the server's process holds."""
 
-    rss_mb: float
+    peak_mb: float
     threads: int
     descriptors: int
 
@@ -49,7 +50,7 @@ class Holdings(NamedTuple):
         status = Path(f"/proc/{pid}/status").read_text()
         found = dict(line.split(":", 1) for line in status.splitlines())
         return cls(
-            int(found["VmRSS"].split()[0]) / 1024,
+            int(found["VmHWM"].split()[0]) / 1024,
             int(found["Threads"]),
             sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
         )
@@ -67,20 +68,19 @@ def health_watched(door: Door) -> Iterator[list[float]]:
     over = threading.Event()
 
     def ask() -> None:
-        while not over.is_set():
+        while not over.wait(0.01):
             before = loop_s(door.pid)
             with urlopen(f"http://127.0.0.1:{door.port}/health-check", timeout=60) as response:
                 response.read()
             took.append(loop_s(door.pid) - before)
-            time.sleep(0.01)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        yield took
-    finally:
-        over.set()
-        asking.join()
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield took
+        finally:
+            over.set()
+        asking.result()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 def hold(door: Door, answered: Callable[..., None], *strategies: SearchStrategy[Any]) -> None:
-    """Try many cases, some before to warm up; then nothing may have grown."""
+    """Try many cases, some before to warm up; then nothing may be left of them."""
     warming(given(*strategies)(answered))()
     before = Holdings.of(door.pid)
     with health_watched(door) as took:
@@ -101,8 +101,8 @@ def hold(door: Door, answered: Callable[..., None], *strategies: SearchStrategy[
     wait_until(lambda: Holdings.of(door.pid).descriptors <= before.descriptors, "files stay open")
     after = Holdings.of(door.pid)
     assert after.threads <= before.threads + WORKERS
-    assert after.rss_mb < before.rss_mb + _GROWTH_MB
-    assert max(took) < _HEALTH_S
+    assert after.peak_mb < _PEAK_MB
+    assert max(took, default=0.0) < _HEALTH_S
     assert "Traceback" not in door.log.read_text()
 
 
