@@ -13,10 +13,60 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
+from tardis_machine.normalize import Pour
 from tardis_machine.server import session
+from tardis_machine.server.outlet import Outlet
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
 from tests.server.test_http import OPTIONS, library
 from tests.servers.tardis_api import Fault, TardisApi
+
+PONG, CLOSE = 0x8A, 0x88
+
+
+class WayOut:
+    """What the server does with a connection, as a test sees it that does not read."""
+
+    def __init__(self) -> None:
+        self.is_blocked = False
+        """The server has had to wait for the client to read."""
+        self.interjected: list[bytes] = []
+        """Control frames that the server put between its messages."""
+
+    @property
+    def is_closing(self) -> bool:
+        return any(frame[0] == CLOSE for frame in self.interjected)
+
+    async def interjects(self) -> None:
+        """Wait until the server has put another control frame between its messages."""
+        count = len(self.interjected)
+        await until(lambda: len(self.interjected) > count)
+
+
+@pytest.fixture
+def way_out(monkeypatch: pytest.MonkeyPatch) -> WayOut:
+    seen = WayOut()
+    drain, resume, interject = Outlet.drain, Outlet._resume, Outlet.interject
+
+    async def draining(self: Outlet) -> None:
+        transport = self._request.transport
+        assert transport is not None
+        seen.is_blocked |= (
+            transport.get_write_buffer_size() > transport.get_write_buffer_limits()[1]
+        )
+        await drain(self)
+
+    async def resuming(self: Outlet, pour: Pour) -> None:
+        seen.is_blocked |= pour.is_held
+        await resume(self, pour)
+
+    def interjecting(self: Outlet, frame: bytes) -> None:
+        seen.interjected.append(frame)
+        interject(self, frame)
+
+    monkeypatch.setattr(Outlet, "drain", draining)
+    monkeypatch.setattr(Outlet, "_resume", resuming)
+    monkeypatch.setattr(Outlet, "interject", interjecting)
+    return seen
 
 
 async def frames(served: Served, options: Any) -> tuple[list[str], int | None, str]:
@@ -202,28 +252,29 @@ async def test_pings_are_answered(served: Served) -> None:
         assert message.data == b"there?"
 
 
-async def test_pongs_come_between_messages_however_slowly_they_are_read(served: Served) -> None:
+async def test_pongs_come_between_messages_however_slowly_they_are_read(
+    served: Served, way_out: WayOut
+) -> None:
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
     url = served.ws("/ws-replay-normalized", options)
     found: list[bytes] = []
     pongs: list[bytes] = []
-    pinged = 0
     async with served.client.ws_connect(url, autoping=False, max_msg_size=0) as socket:
-        await asyncio.sleep(0.5)  # until the server cannot go on
+        await until(lambda: way_out.is_blocked)
         while True:
-            if len(found) % 50 == 0 and pinged < 40:
-                await socket.ping(bytes([pinged]) * pinged)
-                pinged += 1
-                await asyncio.sleep(0.02)
+            if len(found) % 50 == 0 and len(way_out.interjected) < 40 and not way_out.is_closing:
+                number = len(way_out.interjected)
+                await socket.ping(bytes([number]) * number)
+                await way_out.interjects()
             message = await socket.receive()
             if message.type is WSMsgType.CLOSE:
                 break
             if message.type is WSMsgType.PONG:
                 pongs.append(message.data)
-            else:
+            elif message.type is WSMsgType.TEXT:
                 found.append(message.data.encode())
     assert b"\n".join((*found, b"")) == library(options)
-    assert pongs == [bytes([number]) * number for number in range(len(pongs))]
+    assert pongs == [frame[2:] for frame in way_out.interjected if frame[0] == PONG]
     assert len(pongs) > 10
 
 
@@ -299,16 +350,16 @@ async def test_stopping_the_server_says_so(start: Start) -> None:
 
 
 async def test_a_slow_client_gets_whole_messages_and_the_reason_when_the_server_stops(
-    start: Start,
+    start: Start, way_out: WayOut
 ) -> None:
     served = await start()
     options = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
     found: list[bytes] = []
     url = served.ws("/ws-replay-normalized", options)
     async with served.client.ws_connect(url, max_msg_size=0) as socket:
-        await asyncio.sleep(0.5)  # until the server cannot go on
+        await until(lambda: way_out.is_blocked)
         stopping = asyncio.ensure_future(served.machine.stop())
-        await asyncio.sleep(0.1)
+        await until(lambda: way_out.is_closing)
         while (message := await socket.receive()).type is WSMsgType.TEXT:
             found.append(message.data.encode())
         await stopping
