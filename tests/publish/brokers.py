@@ -24,9 +24,6 @@ from tests.servers.nats import NatsServer
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 
-_PATIENT = 30_000
-_SLOW = 3_000
-
 
 @dataclass
 class Broker:
@@ -36,8 +33,6 @@ class Broker:
     server: ServerProcess | FaultProxy
     config: BusConfig
     arrived: Callable[[], list[Arrival]]
-    messages: int = _PATIENT
-    """How many messages make a load of some seconds."""
 
     @property
     def buses(self) -> dict[str, BusConfig]:
@@ -81,7 +76,7 @@ def sqs_broker(proxy: FaultProxy, service: Ministack, queue: str) -> Broker:
     client = service.client("sqs")
     url = client.create_queue(QueueName=f"{queue}.fifo", Attributes={"FifoQueue": "true"})
     config = SQSConfig(queue_url=url["QueueUrl"], region=REGION, endpoint_url=proxy.url, **KEYS)
-    return Broker("sqs", proxy, config, lambda: from_sqs(client, url["QueueUrl"]), _SLOW)
+    return Broker("sqs", proxy, config, lambda: from_sqs(client, url["QueueUrl"]))
 
 
 def redis_broker(server: RedisServer, stream: str) -> Broker:

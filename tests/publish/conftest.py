@@ -51,7 +51,7 @@ def mortal(request: pytest.FixtureRequest, name: str) -> Broker:
 
 @pytest.fixture(params=ALL)
 def any_broker(request: pytest.FixtureRequest, name: str) -> Broker:
-    """Really each of them; `messages` is what it takes in seconds."""
+    """Really each of them."""
     return _broker(request, name)
 
 
