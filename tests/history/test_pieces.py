@@ -155,11 +155,12 @@ def test_line_without_end_is_read_no_further_than_its_bound(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("suffix", "unit", "end"),
     [
-        ("zst", bytes(3), (1).to_bytes(3, "little")),  # blocks
-        ("zst", (1).to_bytes(3, "little") + ZSTD_HEADER, (1).to_bytes(3, "little")),  # frames
+        ("zst", bytes(3), (1).to_bytes(3, "little")),
+        ("zst", (1).to_bytes(3, "little") + ZSTD_HEADER, (1).to_bytes(3, "little")),
         ("zst", (1).to_bytes(3, "little") + SKIPPABLE + ZSTD_HEADER, (1).to_bytes(3, "little")),
-        ("gz", gzip.compress(b""), b""),  # members
+        ("gz", gzip.compress(b"", mtime=0), b""),
     ],
+    ids=["blocks", "frames", "skippable", "members"],
 )
 def test_file_of_empty_parts_is_read_in_steps(
     tmp_path: Path, suffix: str, unit: bytes, end: bytes
