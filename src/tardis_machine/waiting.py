@@ -3,6 +3,11 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def wake(waiter: "asyncio.Future[None]") -> None:
@@ -22,3 +27,18 @@ async def settled(waiting: "concurrent.futures.Future[object]") -> None:
 
     waiting.add_done_callback(finish)
     await done
+
+
+async def in_thread(call: Callable[[], T], name: str) -> T:
+    """Return the result of a call, made by a daemon thread: no exit waits for one that hangs."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wrap_future(done)

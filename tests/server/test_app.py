@@ -1,6 +1,15 @@
 """TardisMachine as a class."""
 
+import asyncio
+import contextlib
 import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +73,80 @@ def test_anonymous_server_beyond_loopback_is_warned_of(caplog: pytest.LogCapture
         assert not caplog.records
         TardisMachine(host="0.0.0.0", allow_anonymous=True)
     assert "listening on 0.0.0.0 without --auth-token" in caplog.text
+
+
+def loops() -> list[Any]:
+    found = [pytest.param(asyncio.new_event_loop, id="asyncio")]
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        found.append(pytest.param(uvloop.new_event_loop, id="uvloop"))
+    return found
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no disk
+
+
+def publishing(folder: Path, bus: str) -> TardisMachine:
+    settings = {"path": str(folder / "events")} if bus == "file" else {"output": "stderr"}
+    event_bus = {"provider": bus, **settings}
+    return TardisMachine(sample_data=True, journal={"dir": folder / "journal"}, event_bus=event_bus)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+@pytest.mark.parametrize("new_loop", loops())
+def test_start_cancelled_at_any_moment_gives_everything_back(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def cancel_and_start() -> None:
+        machine = publishing(tmp_path, "file")
+        for _ in range(2):  # the first loads modules
+            began = time.monotonic()
+            await machine.start(0)
+            whole_s = time.monotonic() - began
+            await machine.stop()
+        free = descriptors()
+        cut = 0
+        for part in range(31):
+            machine = publishing(tmp_path, "file")
+            try:
+                await asyncio.wait_for(machine.start(0), whole_s * part / 25)
+            except TimeoutError:
+                cut += 1
+                assert await machine.stop() is None
+            else:
+                await machine.stop()
+            names = {thread.name for thread in threading.enumerate()}
+            assert not {each for each in names if each.startswith("journal")}
+            while descriptors() > free:  # noqa: ASYNC110 - pipes that their other end has closed
+                await asyncio.sleep(0.01)
+            if part % 6 == 0:  # the directory is free for other buses, and the machine for a start
+                other = publishing(tmp_path, "console")
+                await other.start(0)
+                await other.stop()
+                await machine.start(0)
+                await machine.stop()
+        assert cut > 10
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(cancel_and_start())
+
+
+async def test_second_start_tells_each_metric_once() -> None:
+    machine = TardisMachine(sample_data=True)
+    for _ in range(2):
+        await machine.start(0)
+        text = machine.metrics.render().decode()
+        assert text.count("# TYPE tardis_machine_live_connections gauge") == 1
+        await machine.stop()
+
+
+async def test_start_while_another_one_is_under_way_is_refused() -> None:
+    machine = TardisMachine(sample_data=True)
+    first = asyncio.create_task(machine.start(0))
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="already"):
+        await machine.start(0)
+    await first
+    await machine.stop()

@@ -1,6 +1,7 @@
 """What the server holds of publishing: the journal it writes, the publisher it watches."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -33,6 +34,7 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.monitoring import PublishingCollector, State
 from tardis_machine.publish.process import SILENT_S, Settings
 from tardis_machine.publish.supervisor import Supervisor
+from tardis_machine.waiting import in_thread
 
 if TYPE_CHECKING:
     from tardis_machine.normalize import Pour
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LIVE: Final = "ws-stream"
+_OPEN_WAIT_S: Final = 5.0
 
 
 class PublisherStartError(TardisMachineError):
@@ -87,8 +90,32 @@ class Outbox:
         return None if self._supervisor is None else self._supervisor.pid
 
     async def start(self) -> None:
-        """Open a log and start the publisher."""
-        writer = await asyncio.to_thread(self._open)
+        """Open a log and start the publisher; leave neither behind on failure or cancellation."""
+        scribe = await self._open_scribe()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(asyncio.to_thread, scribe.close)
+            supervisor = self._make_supervisor(scribe.writer)
+            try:
+                await supervisor.start()
+            except OSError as error:
+                raise PublisherStartError(error.strerror or str(error)) from error
+            undo.pop_all()
+        self._scribe, self._supervisor = scribe, supervisor
+        self._snapshot, self._sync_failures = None, 0
+        self._heard_at = time.monotonic()
+        self.stopped = False
+
+    async def _open_scribe(self) -> Scribe:
+        """Open a log in a thread; if cancelled, end the log once the thread has opened it."""
+        opening = asyncio.ensure_future(in_thread(self._open, "journal-open"))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # On a disk that hangs it goes on by itself.
+            await asyncio.wait([asyncio.ensure_future(_end(opening))], timeout=_OPEN_WAIT_S)
+            raise
+
+    def _make_supervisor(self, writer: Writer) -> Supervisor:
         root = logging.getLogger()
         formatters = [handler.formatter for handler in root.handlers]
         settings = Settings(
@@ -100,23 +127,23 @@ class Outbox:
             log_format="json" if any(isinstance(f, JsonFormatter) for f in formatters) else "human",
             debug=root.level == logging.DEBUG,
         )
-        self._supervisor = Supervisor(
+        return Supervisor(
             settings, self._take, lambda: -1 if writer.ring is None else writer.ring.waits
         )
-        self._heard_at = time.monotonic()
-        try:
-            await self._supervisor.start()
-        except OSError as error:
-            await asyncio.to_thread(writer.close)
-            raise PublisherStartError(error.strerror or str(error)) from error
-        self._scribe = Scribe(writer)
 
-    async def stop(self) -> DrainReport:
-        """End the log and let the publisher deliver it, within the configured time."""
+    async def stop(self, *, drain: bool = True) -> DrainReport:
+        """End the log and let the publisher deliver it, within the configured time.
+
+        `drain`: False leaves what the journal holds to the next server.
+        """
         self.stopped = True
-        ended = await asyncio.to_thread(self.scribe.close)
-        assert self._supervisor is not None
-        await self._supervisor.drain(self._publish.drain_timeout_s, ended=ended)
+        ended = False
+        try:
+            ended = await asyncio.to_thread(self.scribe.close)
+        finally:  # also if this is cancelled: nothing else ends the publisher
+            assert self._supervisor is not None
+            timeout_s = self._publish.drain_timeout_s if drain else 0.0
+            await self._supervisor.drain(timeout_s, ended=ended)
         snapshot = self._snapshot
         if snapshot is None or not snapshot.final:
             _log.error(
@@ -205,7 +232,7 @@ class Outbox:
         silent_s = time.monotonic() - self._heard_at
         return f"silent for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
-    def _open(self) -> Writer:
+    def _open(self) -> Scribe:
         """Begin a log; refuses a directory that is another's or cannot be written to."""
         path = self._journal.claim()
         self._publish.claim_dead_letters(path)
@@ -219,7 +246,7 @@ class Outbox:
                 "expected somebody to look at them and move them away",
             )
         try:
-            return Writer(
+            writer = Writer(
                 path,
                 self.producer_id,
                 list(self._buses),
@@ -236,6 +263,7 @@ class Outbox:
             raise ConfigError(
                 flag, str(path), f"expected a directory that can be written: {error.strerror}"
             ) from error
+        return Scribe(writer)
 
     def _unsynced(self) -> str:
         """Say why the last sync of the journal failed; empty if it can be relied on."""
@@ -280,6 +308,13 @@ class Outbox:
             ring_max_bytes=0 if ring is None else ring.size,
             lost=0 if scribe is None else scribe.lost,
         )
+
+
+async def _end(opening: asyncio.Future[Scribe]) -> None:
+    """End a log that is being opened, unless that fails."""
+    with contextlib.suppress(Exception):
+        scribe = await opening
+        await asyncio.to_thread(scribe.close)
 
 
 class ResponseJournal:

@@ -79,8 +79,22 @@ class Supervisor:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        await self._spawn()
+        """Start the publisher; if cancelled, only once it has been ended again."""
+        spawning = asyncio.create_task(self._spawn())
+        try:
+            await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            spawning.add_done_callback(self._discard)
+            await asyncio.wait([spawning])
+            if self._process is not None:
+                await self._process.wait()
+            raise
         self._supervise(self._watch())
+
+    def _discard(self, spawning: asyncio.Task[None]) -> None:
+        if not spawning.cancelled() and spawning.exception() is None:
+            self._kill()
+            os.close(self._reports)
 
     async def drain(self, timeout_s: float, *, ended: bool = True) -> None:
         """Let the publisher deliver what is left in time; start it once more if it died.

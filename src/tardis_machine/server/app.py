@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -20,7 +21,7 @@ from tardis_machine.sample import SAMPLE
 from tardis_machine.server.handover import Handover
 from tardis_machine.server.http import HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
-from tardis_machine.server.listener import Listener
+from tardis_machine.server.listener import Handler, Listener
 from tardis_machine.server.metrics import CacheCollector, Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
@@ -96,9 +97,11 @@ class TardisMachine:
                 _as(PublishConfig, publish),
                 self.metrics.registry,
             )
+        self._starting = False
         self._services: Services | None = None
-        self._servers: list[asyncio.Server] = []
         self._listeners: list[Listener] = []
+        self._undo: AsyncExitStack | None = None
+        self._report: DrainReport | None = None
 
     async def start(
         self,
@@ -111,16 +114,19 @@ class TardisMachine:
 
         A process of a cluster is given `sockets` that listen already, and its `siblings`.
         """
-        if self._services is not None:
+        if self._starting or self._services is not None:
             raise RuntimeError("this TardisMachine has been started already")
         config = self.config if port is None else from_dict(ServerConfig, {"port": port})
         taken = sockets or listen(self.config.host, config.port)
+        self._starting = True
         try:
-            await self._serve(taken, siblings)
-        except BaseException:
-            await self.stop()
-            taken.close()
-            raise
+            # Undone if any part fails, and at any moment of a cancellation.
+            async with AsyncExitStack() as undo:
+                undo.callback(taken.close)
+                self._services = await self._serve(taken, siblings, undo)
+                self._undo = undo.pop_all()
+        finally:
+            self._starting = False
         where = {"http": _address(taken.http), "ws": _address(taken.websocket)}
         log.info("listening", extra={**where, "kernel": str(kernel())})
 
@@ -133,35 +139,30 @@ class TardisMachine:
 
     async def stop(self) -> "DrainReport | None":
         """End what is under way, deliver what is journalled, and say what became of it."""
-        services, self._services = self._services, None
-        if services is None:
+        undo, self._undo = self._undo, None
+        if undo is None:
             return None
-        while self._servers:
-            self._servers.pop().close()
-        if services.handover is not None:
-            await services.handover.stop()
-        await services.end(_END_WAIT_S)
-        while self._listeners:
-            listener = self._listeners.pop()
-            listener.pre_shutdown()
-            await listener.shutdown(_CUT_WAIT_S)
-        report = None if self._outbox is None else await self._outbox.stop()
-        services.history.close()
-        if services.siblings is not None:
-            services.siblings.stop()
+        self._services = self._report = None
+        await undo.aclose()
         log.info("stopped")
-        return report
+        return self._report
 
-    async def _serve(self, sockets: Sockets, siblings: Siblings | None) -> None:
+    async def _serve(
+        self, sockets: Sockets, siblings: Siblings | None, undo: AsyncExitStack
+    ) -> Services:
+        """Start the parts of the server one after the other, each with its end in `undo`.
+
+        They end in the reverse order.
+        """
         loop = asyncio.get_running_loop()
+        if siblings is not None:
+            undo.callback(siblings.stop)
         history = open_history(self._history_config)
-        try:
-            if self._outbox is not None:
-                await self._outbox.start()
-        except BaseException:
-            history.close()
-            raise
-        self._services = services = Services(
+        undo.callback(history.close)
+        if self._outbox is not None:
+            await self._outbox.start()
+            undo.push_async_callback(self._stop_publishing, self._outbox)
+        services = Services(
             config=self.config,
             limits=Limits(self._limits_config, self.metrics),
             port=port_of(sockets.http),
@@ -172,27 +173,49 @@ class TardisMachine:
             siblings=siblings,
             handover=None if siblings is None else Handover(siblings.directory),
         )
+        http = self._listener(HttpRoutes(services), undo)
+        websocket = self._listener(WebSocketRoutes(services), undo)
+        undo.push_async_callback(services.end, _END_WAIT_S)
         if siblings is not None:
             await siblings.start(self.metrics.render)
         self.metrics.pinned.set_function(lambda: history.cache.pinned)
-        for port, routes, listening in (
-            ("http", HttpRoutes(services), sockets.http),
-            ("ws", WebSocketRoutes(services), sockets.websocket),
+        if services.handover is not None:
+            undo.push_async_callback(services.handover.stop)
+            services.handover.start(websocket)
+        for port, listener, listening in (
+            ("http", http, sockets.http),
+            ("ws", websocket, sockets.websocket),
         ):
-            listener = Listener(
-                routes,
-                max_connections=self._limits_config.max_connections,
-                idle_s=self._limits_config.idle_timeout_s,
-                limited=self.metrics.limited,
-            )
-            self._listeners.append(listener)
-            if port == "ws" and services.handover is not None:
-                services.handover.start(listener)
             self.metrics.connections.labels(port).set_function(partial(_connections, listener))
             for each in listening:
-                # It listens once more, by default with a tenth of the backlog.
-                server = await loop.create_server(listener, sock=each, backlog=BACKLOG)
-                self._servers.append(server)
+                # It listens once more, by default with a tenth of the backlog. Cancelled in one
+                # call of both, it would leave a server that nothing refers to.
+                server = await loop.create_server(
+                    listener, sock=each, backlog=BACKLOG, start_serving=False
+                )
+                undo.callback(server.close)
+                await server.start_serving()
+        return services
+
+    def _listener(self, routes: Handler, undo: AsyncExitStack) -> Listener:
+        listener = Listener(
+            routes,
+            max_connections=self._limits_config.max_connections,
+            idle_s=self._limits_config.idle_timeout_s,
+            limited=self.metrics.limited,
+        )
+        self._listeners.append(listener)
+        undo.push_async_callback(self._cut, listener)
+        return listener
+
+    async def _cut(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+        listener.pre_shutdown()
+        await listener.shutdown(_CUT_WAIT_S)
+
+    async def _stop_publishing(self, outbox: "Outbox") -> None:
+        # A server that has not started has journalled nothing.
+        self._report = await outbox.stop(drain=not self._starting)
 
     def _cache_bytes(self) -> int | None:
         return None if self._services is None else self._services.history.cache.total_bytes()

@@ -54,8 +54,8 @@ class Services:
         self.gate = Gate(self.config, self.port)
         self.hub = Hub(self.live, open_journal=self.live_journal)
         counted = self.hub.resources
-        collector = LiveCollector(counted.statistics, lambda: counted.inbox.size)
-        self.metrics.registry.register(collector)
+        self._collector = LiveCollector(counted.statistics, lambda: counted.inbox.size)
+        self.metrics.registry.register(self._collector)
         self.ending = False
         self._work: set[asyncio.Future[Any]] = set()
         self._responses: set[asyncio.Task[object]] = set()
@@ -78,9 +78,12 @@ class Services:
         self.ending = True
         for work in self._work:
             work.cancel()
-        if self._responses:
-            await asyncio.wait(self._responses, timeout=patience_s)
-        await self.hub.close()
+        try:
+            if self._responses:
+                await asyncio.wait(self._responses, timeout=patience_s)
+        finally:
+            self.metrics.registry.unregister(self._collector)
+            await self.hub.close()
 
     def interrupted(self, *outlets: Outlet) -> str:
         """Tell the outcome of a response that was cancelled, and count a client that stalled."""

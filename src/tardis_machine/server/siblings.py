@@ -63,7 +63,9 @@ class Siblings:
                 await writer.drain()
             writer.close()
 
-        self._server = await asyncio.start_unix_server(tell, self._own)
+        # Cancelled in one call of both, it would leave a server that nothing refers to.
+        self._server = await asyncio.start_unix_server(tell, self._own, start_serving=False)
+        await self._server.start_serving()
 
     def stop(self) -> None:
         """Tell nobody any more."""
