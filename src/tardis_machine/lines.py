@@ -259,3 +259,7 @@ class Window:
                 break
         self._disconnected = last < self.start and bool(kept)
         return b"" if self._disconnected else b"".join(kept)
+
+    def rest(self) -> bytes:
+        """Return what the file has after its last piece: a disconnect that no line follows."""
+        return b"\n" if self._disconnected else b""

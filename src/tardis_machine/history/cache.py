@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -296,20 +297,17 @@ class Coverage:
         self._exchange = exchange
         self._keys = keys
         self._listed_from = self._listed_to = 0
-        self._covering: dict[int, CachedSlice] = {}
+        self._covering: dict[int, list[CachedSlice]] = {}
 
     def add(self, cached: CachedSlice) -> None:
-        """Note a file; of several that cover a minute the one that reaches furthest counts."""
+        """Note a file."""
         for minute in range(cached.start, cached.end):
-            known = self._covering.get(minute)
-            if known is None or known.end < cached.end:
-                self._covering[minute] = cached
+            self._covering.setdefault(minute, []).append(cached)
 
     def forget(self, cached: CachedSlice) -> None:
         """Drop a file that proved bad or is gone."""
         for minute in range(cached.start, cached.end):
-            if self._covering.get(minute) == cached:
-                del self._covering[minute]
+            self._covering[minute] = [each for each in self._files(minute) if each != cached]
 
     def drop_before(self, minute: int) -> None:
         """Forget what lies behind, so that a replay of years holds a day."""
@@ -318,10 +316,25 @@ class Coverage:
 
     def at(self, minute: int) -> CachedSlice | None:
         """Return the file that covers a minute and reaches furthest."""
+        return max(self._files(minute), key=_end, default=None)
+
+    def starting(self, minute: int, limit: int | None = None) -> CachedSlice | None:
+        """Return the file that starts with a minute and reaches furthest, up to a limit."""
+        files = [each for each in self._files(minute) if each.start == minute]
+        if limit is not None:
+            files = [each for each in files if each.end <= limit]
+        return max(files, key=_end, default=None)
+
+    def ending(self, minute: int, start: int) -> CachedSlice | None:
+        """Return the shortest file that ends before a minute and does not begin before `start`."""
+        files = [each for each in self._files(minute - 1) if each.end == minute]
+        return max((each for each in files if each.start >= start), key=_start, default=None)
+
+    def _files(self, minute: int) -> Sequence[CachedSlice]:
         hour = minute // 60
         if not self._listed_from <= hour < self._listed_to:
             self._list(hour)
-        return self._covering.get(minute)
+        return self._covering.get(minute, ())
 
     def gap(self, minute: int, limit: int) -> int:
         """How many minutes from `minute` on, at most `limit`, no file covers."""
@@ -341,6 +354,10 @@ class Coverage:
                 for cached in self._cache.slices(self._exchange, key, each):
                     self.add(cached)
         self._listed_to = hour + 1
+
+
+_start: Final = attrgetter("start")
+_end: Final = attrgetter("end")
 
 
 def _sweep(folder: int) -> None:

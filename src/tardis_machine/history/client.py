@@ -58,7 +58,8 @@ class SliceRequest(NamedTuple):
     """One call: `minutes` minutes of `exchange` from minute `start` on.
 
     `first` are those of a replay that has given out nothing yet, whose client would rather hear
-    that the API cannot be reached than wait.
+    that the API cannot be reached than wait. An `optional` one is not tried again without a
+    connection: the cache can stand in for it.
     """
 
     exchange: str
@@ -68,6 +69,7 @@ class SliceRequest(NamedTuple):
     start: int
     minutes: int
     first: bool = False
+    optional: bool = False
 
 
 class FetchedSlice(NamedTuple):
@@ -190,7 +192,9 @@ class Client:
                 abort.raise_if_set()
                 delay = error.delay(attempt)
                 ends = time.monotonic() - began + delay
-                hurried = request.first and error.connecting and ends > self._api_wait_s
+                hurried = error.connecting and (
+                    request.optional or (request.first and ends > self._api_wait_s)
+                )
                 if attempt == self._max_tries or hurried:
                     tries = f"{attempt} tries" if attempt > 1 else "one try"
                     raise RetriesExhaustedError(

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from tardis_machine.history.borders import served_minutes
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
 from tardis_machine.history.errors import (
@@ -48,16 +49,28 @@ _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _Segment:
-    """Minutes that one file serves: there already, or being fetched."""
+    """Minutes that one file serves: there already, or being fetched.
+
+    `fallback` is the wider file that serves them if the fetch fails.
+    """
 
     def __init__(
-        self, start: int, end: int, *, cached: CachedSlice | None = None, fetch: Fetch | None = None
+        self,
+        start: int,
+        end: int,
+        *,
+        cached: CachedSlice | None = None,
+        fetch: Fetch | None = None,
+        fallback: CachedSlice | None = None,
     ) -> None:
         self.start = start
         self.end = end
         self.cached = cached
         self.fetch = fetch
+        self.fallback = fallback
         self.verification: Future[CorruptSliceError | None] | None = None
+        self.served: Future[tuple[int, int]] | None = None
+        """Which of the minutes the file tells all of, where it goes beyond the replay's range."""
         self.refetches = 0
         self.delivered = _Delivered()
 
@@ -137,6 +150,7 @@ class Reader:
         self._complete = False
         self._failure: HistoryError | None = None
         self._probed = False
+        self._fetches_borders = fetches is not None
         self._probe: Fetch | None = None
         self._opening: Future[None] = _start(workers, self._open)
 
@@ -310,8 +324,7 @@ class Reader:
         while self._planned < self._end and len(self._segments) < self._max_slices:
             cached = self._coverage.at(self._planned)
             if cached is not None:
-                self._cache.pin(cached.path)
-                segment = _Segment(self._planned, min(self._end, cached.end), cached=cached)
+                segment = self._cached_segment(cached)
             else:
                 limit = min(self._slice_minutes, self._end - self._planned)
                 minutes = self._coverage.gap(self._planned, limit)
@@ -325,6 +338,92 @@ class Reader:
             cached = segment.cached
             if cached is not None and segment.verification is None and segment.fetch is None:
                 segment.verification = self._verify(cached)
+                segment.served = self._find_served(segment, cached)
+
+    def _cached_segment(self, furthest: CachedSlice) -> _Segment:
+        """Take the file that reaches furthest, at a border of the range one that ends there."""
+        start, cached = self._planned, furthest
+        if start == self._request.start:
+            cached = self._coverage.starting(start) or furthest
+        end = min(self._end, cached.end)
+        if cached.end > self._end:
+            last = self._coverage.ending(self._end, self._request.start)
+            if last is not None and last.start > start:
+                end = last.start
+            elif last is not None:
+                cached = last
+        return self._pinned(start, end, cached)
+
+    def _pinned(self, start: int, end: int, cached: CachedSlice) -> _Segment:
+        self._cache.pin(cached.path)
+        return _Segment(start, end, cached=cached)
+
+    def _find_served(
+        self, segment: _Segment, cached: CachedSlice
+    ) -> Future[tuple[int, int]] | None:
+        whole = self._request.start, self._end
+        if not self._fetches_borders or (whole[0] <= cached.start and cached.end <= whole[1]):
+            return None
+        minutes = segment.start, segment.end
+        return _start(self._workers, lambda: served_minutes(cached, minutes, whole))
+
+    def _split(self, segment: _Segment, first: int, last: int) -> None:
+        """Let the first segment's file serve only some of its minutes, and others the rest."""
+        segment.served = None
+        cached, start, end = segment.cached, segment.start, segment.end
+        if cached is None or (first, last) == (start, end):
+            return
+        if first < last:
+            segment.start, segment.end = first, last
+            parts = [*self._exact(start, first, cached), segment, *self._exact(last, end, cached)]
+        else:
+            parts = self._exact(start, end, cached)
+        with self._lock:
+            if not self._closed.is_set():
+                self._segments.popleft()
+                self._segments.extendleft(reversed(parts))
+                parts = []
+        if segment not in self._segments:
+            self._finish(segment)
+        for part in parts:
+            self._finish(part)
+
+    def _exact(self, start: int, end: int, cut: CachedSlice) -> list[_Segment]:
+        """Serve minutes by files that hold no others; fetch those that are not in the cache."""
+        parts: list[_Segment] = []
+        while start < end:
+            cached = self._coverage.starting(start, end)
+            if cached is not None:
+                part = self._pinned(start, cached.end, cached)
+            elif self._fetches_borders:
+                part = self._fetched_border(start, end, cut)
+            else:
+                part = self._pinned(start, end, cut)
+            parts.append(part)
+            start = part.end
+        return parts
+
+    def _fetched_border(self, start: int, end: int, cut: CachedSlice) -> _Segment:
+        fetch = self._submit([self._slice(start, end - start)._replace(optional=True)])
+        self._cache.pin(cut.path)
+        return _Segment(start, end, fetch=fetch, fallback=cut)
+
+    def _fall_back(self, segment: _Segment, error: HistoryError) -> None:
+        """Serve a border from the wider file, and do not ask the API for another."""
+        log.warning(
+            "disconnect at the border of a cached slice cannot be checked, it is kept",
+            extra={
+                "exchange": self._request.exchange,
+                "minute": _iso(segment.start),
+                "error": str(error),
+            },
+        )
+        self._fetches_borders = False
+        with self._lock:
+            fetch, segment.fetch = segment.fetch, None
+            segment.cached, segment.fallback = segment.fallback, None
+        if fetch is not None:
+            self._release(fetch)
 
     def _keep(self, segment: _Segment, at: int) -> None:
         with self._lock:
@@ -348,16 +447,25 @@ class Reader:
                 waits = segment.fetch.future  # type: ignore[assignment]
                 if not waits.done():
                     return waits
-                if waits.exception() is None:
+                error = waits.exception()
+                if error is None:
                     self._take_fetched(segment, segment.fetch)
+                elif segment.fallback is not None and isinstance(error, HistoryError):
+                    self._fall_back(segment, error)
             return None
         if segment.verification is not None:
             waits = segment.verification  # type: ignore[assignment]
             if not waits.done():
                 return waits
-            if (error := segment.verification.result()) is not None:
-                self._refetch(segment, error)
+            if (fault := segment.verification.result()) is not None:
+                self._refetch(segment, fault)
                 return self._settle(segment)
+        if segment.served is not None:
+            waits = segment.served  # type: ignore[assignment]
+            if not waits.done():
+                return waits
+            self._split(segment, *segment.served.result())
+            return self._unfinished()
         return None
 
     def _take_fetched(self, segment: _Segment, fetch: Fetch) -> None:
@@ -366,9 +474,13 @@ class Reader:
         if fetched.cached.end < segment.end:
             # The API gave less than was asked for: the rest is a segment of its own.
             start, end = fetched.cached.end, segment.end
-            rest = self._submit([self._slice(start, end - start)])
             segment.end = start
-            self._keep(_Segment(start, end, fetch=rest), 1)
+            if segment.fallback is not None:
+                rest = self._fetched_border(start, end, segment.fallback)
+            else:
+                fetch = self._submit([self._slice(start, end - start)])
+                rest = _Segment(start, end, fetch=fetch)
+            self._keep(rest, 1)
         self._learn(fetched)
         self._slice_minutes = self._suggested(fetched)
 
@@ -444,11 +556,12 @@ class Reader:
             path = segment.cached.path if segment.cached else self._cache.directory
             self._refetch(segment, _fault(path, error))
             return b""
-        if piece is not None and self._window is not None:
-            piece = self._window.cut(piece)
+        ended = piece is None
+        if self._window is not None:
+            piece = self._window.rest() if piece is None else self._window.cut(piece)
             if self._skip:
                 piece, self._skip = skip(piece, self._skip)
-        if piece is None or (self._window is not None and self._window.passed):
+        if ended or (self._window is not None and self._window.passed):
             with self._lock:
                 if self._segments:
                     self._segments.popleft()
@@ -500,12 +613,15 @@ class Reader:
 
     def _finish(self, segment: _Segment) -> None:
         with self._lock:
-            fetch, cached = segment.fetch, segment.cached
-            segment.fetch = segment.cached = segment.verification = None
+            fetch, cached, fallback = segment.fetch, segment.cached, segment.fallback
+            segment.fetch = segment.cached = segment.fallback = None
+            segment.verification = segment.served = None
         if fetch is not None:
             self._release(fetch)
         elif cached is not None:
             self._cache.unpin(cached.path)
+        if fallback is not None:
+            self._cache.unpin(fallback.path)
 
 
 def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
