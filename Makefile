@@ -32,10 +32,11 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	@$(UV) pip uninstall --quiet --python $(BIN)/python tardis-machine-kernel  # of earlier clones
 	@touch $@
 
-DIST := $(UV) build --quiet --python $(BIN)/python --no-build-isolation --out-dir dist
+DIST_DIR ?= dist
+DIST := $(UV) build --quiet --python $(BIN)/python --no-build-isolation --out-dir $(DIST_DIR)
 
 dist: setup ## the wheel with the kernel, the pure one and the source distribution, in dist/
-	rm -rf dist
+	rm -rf $(DIST_DIR)
 	TM_KERNEL=compiled $(DIST) --wheel
 	TM_KERNEL=python $(DIST) --wheel
 	$(DIST) --sdist

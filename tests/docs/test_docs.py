@@ -1,9 +1,7 @@
 """What README and docs tell people to type works, or is at least something one can type.
 
-A code block says what becomes of it in its info string: `sh run` and `python run` are executed,
-in the order of their page and in one folder; `sh serve` is started, and ended with the page;
-anything else must say what it `needs=…` and is parsed: Python is compiled, shell is read by bash
-and the flags of `tardis-machine` are looked up in its help.
+Blocks are run, or say what they need (`tests/docs/pages.py`) and are parsed: Python is compiled,
+shell is read by bash and the flags of `tardis-machine` are looked up in its help.
 """
 
 import os
@@ -12,11 +10,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import cache
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -24,39 +19,16 @@ from tardis_machine import exchanges
 from tardis_machine.cli import COMMANDS
 from tardis_machine.cli.config import page as configuration_page
 from tardis_machine.cli.exchanges import page as exchanges_page
+from tests.docs.pages import blocks, environment_of, run_blocks
 from tests.server.conftest import free_ports
-from tests.servers.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-CODE = ("sh", "bash", "python")
-# Blocks that follow each other share a process, not their names: most of their time is imports.
-_EACH = """
-import sys
-for text in sys.argv[1:]:
-    print(text, flush=True)
-    exec(compile(text, "block", "exec"), {"__name__": "__main__"})
-"""
-_FENCE = re.compile(r"^```(\S+)[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SAMPLE = re.compile(r"--sample-data|sample=True|sample_data|sampleData|tardis_machine.sample")
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-
-
-class Block(NamedTuple):
-    language: str
-    fate: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    return [
-        Block(language, fate.strip(), text)
-        for language, fate, text in _FENCE.findall(page.read_text())
-        if language in CODE
-    ]
 
 
 def names(page: Path) -> str:
@@ -65,8 +37,7 @@ def names(page: Path) -> str:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """As in a shell with the virtual environment on its path."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return environment_of(Path(sys.executable))
 
 
 @pytest.fixture
@@ -87,10 +58,6 @@ def test_every_block_says_what_becomes_of_it(page: Path) -> None:
         assert block.fate in {"run", "serve"} or block.fate.startswith("needs="), block
 
 
-def _kind(block: Block) -> tuple[str, str]:
-    return block.language, block.fate
-
-
 def _on_spark(page: Path) -> bool:
     return any(b.fate == "run" and re.search(r"machine lake|pyspark", b.text) for b in blocks(page))
 
@@ -104,41 +71,8 @@ def _on_spark(page: Path) -> bool:
     ],
     ids=names,
 )
-def test_blocks_run(
-    page: Path, tmp_path: Path, environment: dict[str, str], ports: dict[str, str]
-) -> None:
-    with ExitStack() as serving:
-        executed = [block for block in blocks(page) if block.fate in {"run", "serve"}]
-        for number, ((language, fate), group) in enumerate(groupby(executed, _kind)):
-            texts = [
-                re.sub(r"\b800[0-3]\b", lambda found: ports[found[0]], each.text) for each in group
-            ]
-            if fate == "serve":
-                # Started by `exec`, so that the process that is ended is the server's.
-                command = f"exec {''.join(texts).rstrip()} --port {ports['8000']}"
-                server = ServerProcess(
-                    ["env", f"PATH={environment['PATH']}", "bash", "-c", command],
-                    port=int(ports["8000"]),
-                    log=tmp_path / f"{number}.log",
-                )
-                server.start()
-                serving.callback(server.stop)
-            elif fate == "run":
-                program = (
-                    ["bash", "-euo", "pipefail", "-c", "".join(texts)]
-                    if language in {"sh", "bash"}
-                    else [sys.executable, "-c", _EACH, *texts]
-                )
-                done = subprocess.run(
-                    program,
-                    cwd=tmp_path,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=240,
-                    check=False,
-                )
-                assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+def test_blocks_run(page: Path, tmp_path: Path, ports: dict[str, str]) -> None:
+    run_blocks(page, tmp_path, Path(sys.executable), ports)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
