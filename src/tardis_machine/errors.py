@@ -17,6 +17,17 @@ class TardisMachineError(Exception):
         return _again, (type(self), self.args, self.__dict__)
 
 
+class UnsupportedSystemError(TardisMachineError):
+    """A part that needs Linux or macOS is imported on another system."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        super().__init__(
+            f"this system has no module {module}: the server, the publisher, the journal and the "
+            "lakehouse need Linux or macOS. Replays and live streams in Python work here"
+        )
+
+
 def _again(
     kind: type[TardisMachineError], args: tuple[Any, ...], state: dict[str, Any]
 ) -> TardisMachineError:

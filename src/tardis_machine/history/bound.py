@@ -1,6 +1,5 @@
 """A cache's bound, shared by the processes that use it: how much is there, and what goes first."""
 
-import fcntl
 import itertools
 import logging
 import os
@@ -19,12 +18,16 @@ from typing import Final
 
 from tardis_machine.config import open_directory, unlink_below
 
+with suppress(ModuleNotFoundError):  # on Windows, where `PlainCache` serves
+    import fcntl
+
+    _OWN_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 log = logging.getLogger(__name__)
 
 # Down to this share of the bound, so that the next look at every file is far away.
 _LOW: Final = 0.9
 _RECOUNT_S: Final = 3600.0
-_OWN_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _USAGE: Final = ".usage"
 _PINS: Final = ".pins"
 _PIN_FOLDER: Final = re.compile(r"\d+-[0-9a-f]{32}")

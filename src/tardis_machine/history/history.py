@@ -22,6 +22,7 @@ from tardis_machine.history.client import (
 )
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
+from tardis_machine.history.plain import HAS_POSIX, PlainCache
 from tardis_machine.history.reader import Reader, Select
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class History:
         self._closed = self._told = False
         self._max_slices = max_slices
         if source is None:
-            self.cache = Cache(claim_cache_dir(cache_dir, "cache_dir"), cache_max_bytes)
+            make = Cache if HAS_POSIX else PlainCache
+            self.cache = make(claim_cache_dir(cache_dir, "cache_dir"), cache_max_bytes)
         else:
             self.cache = Cache(source.directory, read_only=True)
         self._client = Client(
@@ -176,6 +178,8 @@ def claim_cache_dir(cache_dir: Path | str | None, flag: str) -> Path:
 
     ConfigError, about `flag`, if other users could plant slices in it.
     """
+    if not HAS_POSIX:
+        return Path(cache_dir) if cache_dir else default_cache_dir()
     if cache_dir:
         return claim(flag, Path(cache_dir))
     path = _DEFAULT.claim(flag)

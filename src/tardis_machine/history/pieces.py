@@ -21,6 +21,10 @@ MAX_LINE_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 1 << 16
 _BLOCKS_PER_STEP: Final = 4096
 _MEMBERS_PER_STEP: Final = 512
+# Windows lacks the first two, and alters line ends without the third.
+_OPENING: Final = os.O_RDONLY | (
+    getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
 _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
@@ -72,7 +76,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _open(path: Path) -> BinaryIO:
     """Open a regular file; opening a named pipe must not wait for its writer."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, _OPENING)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise CorruptSliceError(path, "no regular file")

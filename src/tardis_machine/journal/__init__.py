@@ -47,6 +47,7 @@ syncs every interval; a cursor that got ahead of the data it points to means tha
 delivered. What is renamed into place was synced before.
 """
 
+import tardis_machine.posix  # noqa: F401 - raises on other systems
 from tardis_machine.journal.cursor import Cursor, CursorState
 from tardis_machine.journal.directory import BoundError, Directory, LockedError
 from tardis_machine.journal.entry import Entry, Provenance

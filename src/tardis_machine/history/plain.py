@@ -1,0 +1,71 @@
+"""The cache of systems that neither lock files nor open directories: Windows."""
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from tardis_machine.config import make_private
+from tardis_machine.history.bound import Pins
+from tardis_machine.history.cache import Cache
+from tardis_machine.history.errors import CacheError
+from tardis_machine.history.pieces import verify
+
+log = logging.getLogger(__name__)
+
+HAS_POSIX: Final = find_spec("fcntl") is not None
+
+
+class PlainCache(Cache):
+    """Slices as files in a directory of this user, without a bound and for one process."""
+
+    def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
+        super().__init__(directory)
+        self._pins = Pins(directory, links=False)
+        if max_bytes is not None:
+            log.warning("cache_max_bytes has no effect on this system: it needs Linux or macOS")
+        try:
+            make_private(directory)
+        except OSError as error:
+            raise CacheError(directory, error) from None
+
+    def store(self, path: Path, chunks: Iterable[bytes]) -> int:
+        """Write a slice beside its place, and rename it once it proved sound; return its size."""
+        temporary = path.with_name(f"{os.getpid()}-{threading.get_ident()}-{path.name}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.writelines(chunks)
+            verify(temporary)
+            self.mark_verified(temporary, named=path)
+            self._pins.add(path, found_at=temporary)
+            temporary.replace(path)
+        except OSError as error:
+            self.unpin(path)
+            raise CacheError(path, error) from None
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        return path.stat().st_size
+
+    def discard(self, path: Path) -> None:
+        """Remove a file that turned out to be bad."""
+        self._verified.pop(path, None)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CacheError(path, error) from None
+
+    def clear(self) -> None:
+        """Remove every slice; what else the directory may hold is left alone."""
+        try:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.directory / "feeds")
+        except OSError as error:
+            raise CacheError(self.directory, error, use="cleared") from None
+        self._verified.clear()
