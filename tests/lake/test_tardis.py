@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -9,6 +11,9 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
+from tardis_machine.cli.lake import _where
+from tardis_machine.config import ConfigError
+from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.sources.projections import Events
 from tardis_machine.lake.sources.tardis import (
     TardisDataSource,
@@ -19,6 +24,7 @@ from tardis_machine.lake.sources.tardis import (
     confined,
     slices,
 )
+from tardis_machine.lake.tables import Tables
 from tardis_machine.messages import BookChange, Trade
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replay import replay_normalized
@@ -120,6 +126,28 @@ def test_the_key_comes_from_the_executors_environment(tmp_path: Path) -> None:
     with where.history(3, {"TM_API_KEY_FILE": str(key)}) as history:
         assert "hidden" in vars(history._client).values() or "hidden" in repr(vars(history._client))
     assert "hidden" not in repr(where)
+
+
+def test_executor_without_named_cache_uses_that_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with Where().history(3, {}) as history:
+        assert history.cache.directory == tmp_path / "tardis-machine" / "slices"
+
+
+def test_cache_that_everyone_may_write_to_is_refused_before_local_tasks_begin(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o777)
+    history = HistoryConfig(cache_dir=tmp_path)
+    local, cluster = (
+        cast("Tables", SimpleNamespace(spark=SimpleNamespace(conf={"spark.master": master})))
+        for master in ("local[2]", "spark://head:7077")
+    )
+    with pytest.raises(ConfigError, match=r"^--cache-dir .*everyone may write to it"):
+        _where(history, local)
+    assert _where(history, cluster)["cacheDir"] == str(tmp_path)
 
 
 def reader(spark: SparkSession, **options: str) -> DataFrameReader:
