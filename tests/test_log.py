@@ -1,13 +1,23 @@
 """Logs: an event and its details, readable by people or machines."""
 
+import contextlib
 import io
 import json
 import logging
+import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tardis_machine.log import HumanFormatter, JsonFormatter, Throttle, configure, show_warnings
+from tardis_machine.log import (
+    HumanFormatter,
+    JsonFormatter,
+    Throttle,
+    configure,
+    dropped,
+    show_warnings,
+)
 
 
 def record(message: str, **details: object) -> logging.LogRecord:
@@ -112,3 +122,119 @@ def test_a_program_without_logging_sees_warnings_with_their_details(
     told.warning("shown in a notebook")
     assert "shown in a notebook" in elsewhere.getvalue()
     assert line.endswith('warning slice fetch failed attempt=1 error="no network"')
+
+
+class Pipe:
+    """A pipe as standard error that is read only when the test says so."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.reader = os.fdopen(reading, "rb", buffering=0)
+        self.stream = os.fdopen(writing, "w", buffering=1)
+
+    def fill(self) -> int:
+        """Leave no room in the pipe; returns how many bytes that took."""
+        descriptor, filled = self.stream.fileno(), 0
+        os.set_blocking(descriptor, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filled += os.write(descriptor, b"." * 4096)
+        os.set_blocking(descriptor, True)
+        return filled
+
+    def read_lines(self, count: int) -> list[bytes]:
+        data = b""
+        while data.count(b"\n") < count:
+            data += self.reader.read(1 << 16)
+        return data.lstrip(b".").splitlines()
+
+    def close(self) -> None:
+        self.reader.close()
+        self.stream.close()
+
+
+@pytest.fixture
+def pipe(root_logger: object) -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+def test_stalled_reader_does_not_hold_up_logging_and_dropped_lines_are_reported(
+    pipe: Pipe,
+) -> None:
+    pipe.fill()
+    configure("json", stream=pipe.stream)
+    ours = logging.getLogger("tardis_machine.test")
+    for number in range(4000):
+        ours.warning("refused", extra={"n": number, "why": "x" * 1000})
+    lost = dropped()
+    assert 0 < lost < 4000
+    entries = [json.loads(line) for line in pipe.read_lines(4000 - lost + 1)]
+    assert [e["n"] for e in entries if "n" in e] == list(range(4000 - lost))
+    assert sum(e["lines"] for e in entries if e["event"] == "log lines dropped") == lost
+    ours.warning("read again")
+    assert json.loads(pipe.read_lines(1)[0])["event"] == "read again"
+
+
+def test_lines_are_written_in_order_before_shutdown_returns(pipe: Pipe) -> None:
+    configure(stream=pipe.stream)
+    for number in range(100):
+        logging.getLogger("tardis_machine.test").info("line", extra={"n": number})
+    logging.getLogger().handlers[0].flush()
+    assert [line.split(b"n=")[1] for line in pipe.read_lines(100)] == [
+        str(number).encode() for number in range(100)
+    ]
+
+
+def test_flush_ends_although_reader_is_stalled(pipe: Pipe) -> None:
+    pipe.fill()
+    configure(stream=pipe.stream)
+    logging.getLogger("tardis_machine.test").info("unread")
+    logging.getLogger().handlers[0].flush()
+
+
+def test_reader_that_is_gone_costs_lines_only(pipe: Pipe) -> None:
+    configure(stream=pipe.stream)
+    pipe.reader.close()
+    for number in range(10):
+        logging.getLogger("tardis_machine.test").info("line", extra={"n": number})
+    logging.getLogger().handlers[0].flush()
+    assert dropped() == 10
+
+
+def test_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
+    pipe.fill()
+    os.set_blocking(pipe.stream.fileno(), False)
+    configure(stream=pipe.stream)
+    logging.getLogger("tardis_machine.test").info("x" * 100_000)
+    assert pipe.read_lines(1)[0].endswith(b"x" * 100_000)
+    assert dropped() == 0
+
+
+def test_record_that_cannot_be_formatted_is_named(pipe: Pipe) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ValueError
+
+    configure(stream=pipe.stream)
+    logging.getLogger("tardis_machine.test").warning("odd", extra={"value": Odd()})
+    (line,) = pipe.read_lines(1)
+    assert b"log record cannot be formatted logged_by=tardis_machine.test" in line
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_process_writes_its_own_lines_once(pipe: Pipe) -> None:
+    configure("json", stream=pipe.stream)
+    ours = logging.getLogger("tardis_machine.test")
+    filled = pipe.fill()
+    ours.info("parent's, waiting")
+    child = os.fork()
+    if child == 0:
+        ours.info("child's")
+        assert pipe.reader.read(filled)
+        logging.shutdown()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    events = sorted(json.loads(line)["event"] for line in pipe.read_lines(2))
+    assert events == ["child's", "parent's, waiting"]

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple, TextIO
 
 _EVERY_S: Final = 0.5
@@ -22,9 +23,13 @@ class _Work(NamedTuple):
 class Progress:
     """The line: how many pieces of work there are, and how far the one that began first is."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self.on = self._stream.isatty()
+    def __init__(
+        self, stream: TextIO | None = None, write: Callable[[str], object] | None = None
+    ) -> None:
+        """`write` takes the place of the stream's own, which waits for its reader."""
+        target = sys.stderr if stream is None else stream
+        self._write = target.write if write is None else write
+        self.on = target.isatty()
         self._work: dict[object, _Work] = {}
         self._shown_at = 0.0
         self._showing = False
@@ -50,21 +55,16 @@ class Progress:
         self._work.pop(key, None)
         if self._showing and not self._work:
             self._showing = False
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            self._write(_CLEAR)
 
     def _show(self, now: float) -> None:
         first = next(iter(self._work.values()))
         others = len(self._work) - 1
         self._showing = True
         # Back to the line's start, so that a log line takes its place.
-        self._stream.write(
-            f"{_CLEAR}{text(first.name, first.share, first.messages, now - first.began)}"
-        )
-        if others:
-            self._stream.write(f" (and {others} more)")
-        self._stream.write("\r")
-        self._stream.flush()
+        shown = text(first.name, first.share, first.messages, now - first.began)
+        more = f" (and {others} more)" if others else ""
+        self._write(f"{_CLEAR}{shown}{more}\r")
 
 
 def text(name: str, share: float, count: int, seconds: float) -> str:

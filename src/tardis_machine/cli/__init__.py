@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: int = import_module(f"{__name__}.{name}").main(given)
         sys.stdout.flush()
     except TardisMachineError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        logs.tell(f"{command}: {error}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print(f"{command}: {error.strerror}", file=sys.stderr)
+        logs.tell(f"{command}: {error.strerror}")
         return 1
     return result
 

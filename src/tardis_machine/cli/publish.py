@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +120,6 @@ def _drain(
         log.info("drained", extra={"bus": name, **bus.ended.counts()})
     if snapshot.left:
         log.warning("messages are kept in the journal", extra={"pending": snapshot.left})
-        sys.stderr.flush()
+        logging.shutdown()
         os._exit(1)  # a bus that did not let go in time must not keep the process
     return 0

@@ -135,6 +135,7 @@ class Snapshot(msgspec.Struct):
     at: float
     aside_bytes: int = 0
     gave_way_s: float = 0.0
+    log_dropped: int = 0
     final: bool = False
     standby: bool = False
     sync_failures: int = 0

@@ -102,6 +102,11 @@ class PublishingCollector(Collector):
                 "How long delivery waited for responses at full speed.",
                 value=state.snapshot.gave_way_s,
             )
+            yield CounterMetricFamily(
+                _PREFIX + "log_dropped",
+                "Log lines of the publisher that could not be written.",
+                value=state.snapshot.log_dropped,
+            )
             yield from _of_buses(state.snapshot, state.stalled)
 
 

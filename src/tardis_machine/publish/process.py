@@ -287,7 +287,7 @@ def main() -> None:
         _log.exception("publisher failed")
         code = 2
     sys.stdout.flush()
-    sys.stderr.flush()
+    logging.shutdown()
     # A bus that did not let go in time must not keep the process.
     os._exit(code)
 

@@ -137,7 +137,7 @@ def _serve_and_exit(
         log.exception("server process failed")
     finally:
         sys.stdout.flush()
-        sys.stderr.flush()
+        logging.shutdown()
         os._exit(code)
 
 

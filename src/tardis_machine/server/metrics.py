@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
+
+from tardis_machine import log as logs
 
 
 class Metrics:
@@ -16,6 +18,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self.registry.register(_LogCollector())
         self.responses = Counter(
             "tardis_machine_responses",
             "Responses ended, by route and outcome: finished, refused, failed; disconnected by the "
@@ -85,3 +88,14 @@ class CacheCollector(Collector):
         if total is not None:
             text = "Slices in the cache directory, whichever process stored them."
             yield GaugeMetricFamily("tardis_machine_cache_bytes", text, value=total)
+
+
+class _LogCollector(Collector):
+    """The log's own count, read when it is asked for."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "tardis_machine_log_dropped",
+            "Log lines that could not be written: standard error was not read, or is gone.",
+            value=logs.dropped(),
+        )

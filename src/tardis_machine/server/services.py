@@ -6,8 +6,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tardis_machine import log as logs
 from tardis_machine.emit import Written
 from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
@@ -46,7 +48,7 @@ class Services:
     siblings: Siblings | None = None
     handover: Handover | None = None
     turns: Turns = field(default_factory=Turns)
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=lambda: Progress(write=partial(logs.tell, end="")))
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
