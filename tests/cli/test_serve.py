@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -306,6 +307,31 @@ def test_listening_beyond_loopback_is_allowed_explicitly(launch: Launch) -> None
     guarded = launch("--sample-data", "--port", "0", "--host", "0.0.0.0", TM_AUTH_TOKEN="t")
     guarded.wait_for("listening")
     assert not any("--auth-token" in line for line in guarded.lines)
+
+
+def open_files(pid: int) -> list[str]:
+    """The soft and the hard limit of a process."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("Max open files"))
+    return line.split()[3:5]
+
+
+def test_limit_of_open_files_is_raised(launch: Launch) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
+    try:
+        process = launch("--sample-data", "--port", "0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    process.wait_for("listening")
+    soft, hard = open_files(process.popen.pid)
+    assert soft == hard == str(before[1])
+
+
+def test_limits_that_do_not_fit_are_warned_of(launch: Launch) -> None:
+    process = launch("--sample-data", "--port", "0", "--max-connections", "1000000000")
+    process.wait_for("listening")
+    assert any("open files, beyond the process's limit" in line for line in process.lines)
 
 
 def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> None:

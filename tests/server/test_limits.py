@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import logging
+import resource
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiohttp import WSMsgType
 
+from tardis_machine.server.app import TardisMachine
 from tests.server.conftest import Served, Start, until
 from tests.server.test_http import OPTIONS
 from tests.server.test_websocket import frames
@@ -110,23 +114,99 @@ async def test_replays_at_once(start: Start) -> None:
         assert response.status == 200
 
 
-async def test_connections_at_once(start: Start) -> None:
+@contextlib.asynccontextmanager
+async def idle(served: Served, port: int, count: int) -> AsyncIterator[list[socket.socket]]:
+    """Connections on which nothing is asked."""
+    listener = served.machine._listeners[port]
+    before = len(listener.connections)
+    with contextlib.ExitStack() as opened:
+        where = ("127.0.0.1", served.port + port)
+        made = [opened.enter_context(socket.create_connection(where)) for _ in range(count)]
+        await until(lambda: len(listener.connections) == before + count)
+        yield made
+
+
+@pytest.mark.parametrize("path", ["/", "/replay-normalized", "/replay", "/nope", "/metrics/more"])
+async def test_connection_beyond_limit_is_told_so(start: Start, path: str) -> None:
     served = await start(max_connections=3)
     listener = served.machine._listeners[0]
-    idle = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(3)]
-    try:
-        await until(lambda: len(listener.connections) == 3)
-        async with served.client.get(served.http("/health-check")) as response:
+    async with idle(served, 0, 3):
+        async with served.client.get(served.http(path, OPTIONS)) as response:
             assert response.status == 503
             assert response.headers["Retry-After"] == "5"
+            assert response.headers["Connection"] == "close"
             assert "3 connections" in (await response.json())["message"]
         assert limited(served, "max_connections") == 1
-    finally:
-        for each in idle:
-            each.close()
     await until(lambda: not listener.connections)
     async with served.client.get(served.http("/metrics")) as response:
         assert 'tardis_machine_connections{port="http"} 1.0' in await response.text()
+
+
+@pytest.mark.parametrize("path", ["/health-check", "/health-check/", "/metrics"])
+async def test_health_and_metrics_are_answered_beyond_connection_limit(
+    start: Start, path: str
+) -> None:
+    served = await start(max_connections=1, auth_token="t")
+    async with idle(served, 0, 1):
+        for _ in range(30):
+            headers = {"Authorization": "Bearer t"}
+            async with served.client.get(served.http(path), headers=headers) as response:
+                assert response.status == 200
+                assert response.headers["Connection"] == "close"
+                await response.read()
+        async with served.client.get(served.http("/metrics")) as response:
+            assert response.status == 401
+
+
+async def test_spare_connections_are_refused_after_twenty(start: Start) -> None:
+    served = await start(max_connections=1, idle_timeout_s=60)
+    async with idle(served, 0, 1), idle(served, 0, 20):
+        async with served.client.get(served.http("/health-check")) as response:
+            assert response.status == 503
+        # Those that ask nothing are closed soon, and others take their place.
+        listener = served.machine._listeners[0]
+        await until(lambda: len(listener.connections) == 1)
+        async with served.client.get(served.http("/health-check")) as response:
+            assert response.status == 200
+
+
+async def test_refused_connections_leave_room_for_health_checks(start: Start) -> None:
+    served = await start(max_connections=1)
+    async with idle(served, 0, 1), idle(served, 0, 20) as spare, idle(served, 0, 50):
+        spare[0].close()
+        listener = served.machine._listeners[0]
+        await until(lambda: len(listener._spare & listener._connections.keys()) < 20)
+        async with served.client.get(served.http("/health-check")) as response:
+            assert response.status == 200
+
+
+async def test_flood_of_connections_is_closed_without_answer(start: Start) -> None:
+    served = await start(max_connections=1)
+    async with idle(served, 1, 1), idle(served, 1, 100):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port + 1)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_websockets_have_no_spare_connections(start: Start) -> None:
+    served = await start(max_connections=1)
+    async with idle(served, 1, 1):
+        for path in ("/health-check", "/ws-replay-normalized"):
+            async with served.client.get(served.ws(path)) as response:
+                assert response.status == 503
+
+
+def test_limits_beyond_open_files_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    with caplog.at_level(logging.WARNING):
+        TardisMachine(max_connections=100)
+        assert "open files" not in caplog.text
+        TardisMachine(max_connections=1000)
+    assert "the limits need 3540 open files, beyond the process's limit of 1024" in caplog.text
+    assert "or lower --max-connections" in caplog.text
 
 
 @pytest.mark.parametrize("port", [0, 1])
@@ -158,10 +238,10 @@ async def test_a_connection_without_a_request_is_not_kept(
 
 async def test_a_refused_connection_may_take_its_time(start: Start) -> None:
     served = await start(max_connections=1)
-    kept = socket.create_connection(("127.0.0.1", served.port))
+    kept = socket.create_connection(("127.0.0.1", served.port + 1))
     try:
-        await until(lambda: len(served.machine._listeners[0].connections) == 1)
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        await until(lambda: len(served.machine._listeners[1].connections) == 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port + 1)
         await until(lambda: limited(served, "max_connections") == 1)
         writer.write(b"GET /health-check HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.sleep(0.05)

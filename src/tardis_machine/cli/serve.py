@@ -21,6 +21,7 @@ from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
+from tardis_machine.server import descriptors
 from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import run_cluster
 from tardis_machine.server.limits import LimitsConfig
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     )
     config = loaded[ServerConfig]
     logs.configure(config.log_format, debug=config.debug)
-    for warning in loaded.warnings:
+    descriptors.raise_limit()
+    for warning in (*loaded.warnings, *descriptors.warnings(loaded[LimitsConfig])):
         log.warning(warning)
     config.expect_guard(config.flag)
     publishes = any(loaded[bus.config_type].enabled for bus in BUSES.values())

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -18,8 +18,9 @@ from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.sample import SAMPLE
+from tardis_machine.server import descriptors
 from tardis_machine.server.handover import Handover
-from tardis_machine.server.http import HttpRoutes
+from tardis_machine.server.http import SPARE_PATHS, HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Handler, Listener
 from tardis_machine.server.metrics import CacheCollector, Metrics
@@ -84,6 +85,8 @@ class TardisMachine:
             for section in (self.config, self._history_config, *buses.values()):
                 for warning in section.warnings():
                     log.warning(warning)
+            for warning in descriptors.warnings(self._limits_config):
+                log.warning(warning)
         self.metrics = Metrics()
         self.metrics.registry.register(CacheCollector(self._cache_bytes))
         self._outbox: Outbox | None = None
@@ -173,7 +176,7 @@ class TardisMachine:
             siblings=siblings,
             handover=None if siblings is None else Handover(siblings.directory),
         )
-        http = self._listener(HttpRoutes(services), undo)
+        http = self._listener(HttpRoutes(services), undo, SPARE_PATHS)
         websocket = self._listener(WebSocketRoutes(services), undo)
         undo.push_async_callback(services.end, _END_WAIT_S)
         if siblings is not None:
@@ -197,12 +200,15 @@ class TardisMachine:
                 await server.start_serving()
         return services
 
-    def _listener(self, routes: Handler, undo: AsyncExitStack) -> Listener:
+    def _listener(
+        self, routes: Handler, undo: AsyncExitStack, spare_paths: Container[str] = ()
+    ) -> Listener:
         listener = Listener(
             routes,
             max_connections=self._limits_config.max_connections,
             idle_s=self._limits_config.idle_timeout_s,
             limited=self.metrics.limited,
+            spare_paths=spare_paths,
         )
         self._listeners.append(listener)
         undo.push_async_callback(self._cut, listener)

@@ -30,6 +30,8 @@ from tardis_machine.server.start_page import StartPage
 
 log = logging.getLogger(__name__)
 
+SPARE_PATHS: Final = frozenset({"/health-check", "/metrics"})
+"""How the server is can be asked even when it has all the connections that it takes."""
 _STREAM_TYPE: Final = "application/x-json-stream"
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024

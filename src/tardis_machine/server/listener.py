@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any, Final
 
 from aiohttp import web
@@ -15,8 +15,13 @@ from tardis_machine.server.answers import failure
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES: Final = 20_000
+SPARE_CONNECTIONS: Final = 20
+"""Connections beyond the limit on which an operator may still ask how the server is."""
+MAX_REFUSALS: Final = 100
+"""Connections that are told at once that there are too many; further ones are only closed."""
 _MAX_HEADERS: Final = 1_000
 _GOODBYE_S: Final = 2.0
+_BUSY: Final = "busy: {} connections are open, try again later (--max-connections)"
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -25,6 +30,10 @@ class _Connection(web.RequestHandler):
     """One connection: a header line beyond the limit is answered as such."""
 
     __slots__ = ()
+
+    def hurry(self) -> None:
+        """Have the first request come soon; called before it is waited for."""
+        self._keepalive_timeout = min(self._keepalive_timeout, _GOODBYE_S)
 
     def handle_error(
         self,
@@ -44,10 +53,19 @@ class _Connection(web.RequestHandler):
 
 
 class Listener(web.Server):
-    """Answers the connections of one port, so many at once and no more."""
+    """Answers the connections of one port, so many at once and no more.
+
+    Of the connections beyond, 20 may each ask for one of `spare_paths`; none if there are none.
+    """
 
     def __init__(
-        self, handler: Handler, *, max_connections: int, idle_s: float, limited: Counter
+        self,
+        handler: Handler,
+        *,
+        max_connections: int,
+        idle_s: float,
+        limited: Counter,
+        spare_paths: Container[str] = (),
     ) -> None:
         self._settings: dict[str, Any] = {
             "max_line_size": MAX_HEADER_BYTES,
@@ -62,6 +80,9 @@ class Listener(web.Server):
             "keepalive_timeout": idle_s,
         }
         self._max_connections = max_connections
+        self._spare_paths = spare_paths
+        self._spare: set[web.RequestHandler] = set()
+        self._refused: set[web.RequestHandler] = set()
         self._limited = limited
         self._handler = handler
         super().__init__(self._answer, handler_cancellation=True)
@@ -75,19 +96,42 @@ class Listener(web.Server):
         super().connection_made(handler, transport)
         if len(self._connections) <= self._max_connections:
             return
+        # Those that are gone by now leave here.
+        self._spare &= self._connections.keys()
+        self._refused &= self._connections.keys()
+        beyond = len(self._spare) + len(self._refused)
+        if len(self._connections) - beyond <= self._max_connections:
+            return
         self._limited.labels("max_connections").inc()
-        handler.close()  # what it may send is not looked at
+        if self._spare_paths and len(self._spare) < SPARE_CONNECTIONS:
+            self._spare.add(handler)
+            assert isinstance(handler, _Connection)
+            handler.hurry()
+            return
+        is_flood = len(self._refused) >= MAX_REFUSALS
+        self._refused.add(handler)
+        handler.close()  # its requests are not read
+        if is_flood:
+            transport.abort()
+            return
         transport.write(_enough(self._max_connections))
         transport.write_eof()
         # At once would be a reset, if its request is on the way: the answer would be lost.
         self._loop.call_later(_GOODBYE_S, transport.abort)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Have a request answered; one with a body is the last of its connection."""
-        if not request.body_exists:
+        """Have a request answered, as the last one of its connection where that is spare.
+
+        The same holds for one with a body.
+        """
+        is_spare = request.protocol in self._spare
+        if not is_spare and not request.body_exists:
             return await self._handler(request)
-        request.protocol.close()  # the rest of the body is dropped, not parsed
-        response = await self._handler(request)
+        request.protocol.close()  # the rest of a body is dropped, not parsed
+        if is_spare and request.path.removesuffix("/") not in self._spare_paths:
+            response: web.StreamResponse = _busy(self._max_connections)
+        else:
+            response = await self._handler(request)
         response.force_close()
         return response
 
@@ -99,9 +143,14 @@ def headers_too_large() -> web.Response:
     return refused
 
 
+def _busy(connections: int) -> web.Response:
+    refused = failure(503, _BUSY.format(connections))
+    refused.headers["Retry-After"] = "5"
+    return refused
+
+
 def _enough(connections: int) -> bytes:
-    message = f"busy: {connections} connections are open, try again later (--max-connections)"
-    body = json.dumps({"message": message})
+    body = json.dumps({"message": _BUSY.format(connections)})
     return (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 5\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
