@@ -9,6 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
+from itertools import chain
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -20,10 +22,12 @@ from tardis_machine.emit import Emitter, create, parse_all
 from tardis_machine.emit.shapes import AnyShape, Memory
 from tardis_machine.lines import MESSAGE
 from tardis_machine.normalize import Normalizer, ShapedNormalizer
+from tardis_machine.times import iso_us
 from tests import shapes
 from tests.exchanges import fixtures
 from tests.feeds import generator
 from tests.kernel.implementations import chosen
+from tests.kernel.variations import relaxed, variations
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 NEWEST = 1_793_000_000_000_000
@@ -203,6 +207,99 @@ def test_shapes_make_what_mappers_make(name: str, data: st.DataObject) -> None:
         expected = normalized(Normalizer, name, lines, asked, created)
     with chosen("compiled"):
         assert normalized(ShapedNormalizer, name, lines, asked, created) == expected
+
+
+class Swapping(Listening):
+    """An emitter that is told of another shape in the place of one."""
+
+    def __init__(self, emitter: Emitter, shape: AnyShape, other: AnyShape) -> None:
+        super().__init__(emitter)
+        self._shape = shape
+        self._other = other
+
+    def describe(self, head: bytes, shape: AnyShape, memory: Memory | None = None) -> None:
+        super().describe(head, self._other if shape is self._shape else shape, memory)
+
+
+class Watching(ShapedNormalizer):
+    """Remembers which lines the kernel left to mappers."""
+
+    left: ClassVar[list[bytes]]
+
+    def _take_line(self, at: int, local: str) -> None:
+        self.left.append(self._stream.index[at])
+        super()._take_line(at, local)
+
+
+def made_of(kind: type[Normalizer], name: str, lines: list[bytes], created: int) -> list[object]:
+    """Messages that become of lines, however many go into a run, and counts of the others."""
+    types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+    found, malformed, ignored = normalized(kind, name, lines, types, created)
+    return [*chain.from_iterable(found[::3]), malformed, ignored]
+
+
+def shaped(name: str, lines: list[bytes], created: int) -> tuple[list[object], list[bytes]]:
+    """What the kernel makes of lines, and which it leaves to mappers."""
+    Watching.left = []
+    return made_of(Watching, name, lines, created), Watching.left
+
+
+@cache
+def examples(name: str) -> dict[int, tuple[AnyShape, int, list[bytes]]]:
+    """Lines for each shape of an exchange: its feed, then variations of what has the shape."""
+    found: dict[int, tuple[AnyShape, int, list[bytes]]] = {}
+    for created, raw in messages(name)[::-1]:
+        types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
+        emitter = Listening(create(name, parse_all(types)))
+        mapper = exchanges.get(name).mapper(types, created, emitter)
+        having: dict[int, list[bytes]] = {}
+        for message in raw * 2:
+            with suppress(ValueError):
+                shapes.handle(emitter, mapper, message, LOCAL)
+                if shapes.take(emitter, message, LOCAL):
+                    head = max((head for head in emitter.told if head in message), key=len)
+                    having.setdefault(id(emitter.told[head]), []).append(message)
+        for shape in emitter.told.values():
+            if id(shape) in having:
+                several = list(dict.fromkeys(having[id(shape)]))[:4]
+                varied = [
+                    each
+                    for one in several
+                    for other in variations(one, shape)
+                    for each in (other, other, one)
+                ]
+                lines = [
+                    f"{iso_us(created + number)[:-1]}0Z ".encode() + message.replace(b"\n", b" ")
+                    for number, message in enumerate([*raw, *raw, *varied])
+                ]
+                found[id(shape)] = (shape, created, lines)
+    return found
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_every_flag_of_a_shape_decides_in_an_example(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an example both kernels make the same; without the flag, it is another or is not taken."""
+    undecided = []
+    with chosen("compiled"):
+        by_shape = examples(name)
+    assert by_shape.keys() >= _taken(name).keys() & described().keys()
+    for shape, created, lines in by_shape.values():
+        with chosen("python"):
+            expected = made_of(Normalizer, name, lines, created)
+        with chosen("compiled"):
+            made, left = shaped(name, lines, created)
+            assert made == expected
+            for place, other in relaxed(shape):
+                with monkeypatch.context() as swapped:
+                    swapped.setattr(
+                        "tardis_machine.emit.create",
+                        lambda *given, one=shape, two=other: Swapping(create(*given), one, two),
+                    )
+                    if shaped(name, lines, created) == (made, left):
+                        undecided.append(f"{described()[id(shape)]}: {place}")
+    assert undecided == []
 
 
 @pytest.mark.parametrize("name", ["bitmex", "binance-futures", "deribit", "okex"])

@@ -169,7 +169,6 @@ _UPDATE_1: Final = Shape(
         Plain(),
         Symbol(),
     ),
-    filled=True,
 )
 
 
