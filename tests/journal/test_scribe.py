@@ -335,6 +335,43 @@ async def test_cancelled_flow_leaves_the_queue_though_the_disk_hangs(
     assert sum(each.messages for each in ours) == 3
 
 
+async def test_full_disk_is_logged_once_while_a_response_waits_and_once_after(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = scribe()
+
+    def full(fd: int, parts: Sequence[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", full)
+        waiting = [journal.submit(flow(request=name), LINE, 1, 0) for name in ("a", "b")]
+        await until(lambda: journal.shortage is not None)
+        assert journal.shortage is not None
+        assert (journal.shortage.full, journal.shortage.responses) == ("disk", 2)
+        assert str(journal.shortage) == "disk full, responses that wait: 2"
+    for ticket in waiting:
+        await ticket
+    await until(lambda: journal.shortage is None)
+    said = [each for each in caplog.records if "for room in the journal" in each.message]
+    assert [each.message for each in said] == [
+        "responses wait for room in the journal",
+        "responses wait no longer for room in the journal",
+    ]
+    assert {each.levelname for each in said} == {"WARNING"}
+    assert vars(said[0])["full"] == "disk"
+
+
+async def test_room_is_the_disks_where_that_is_less_than_the_journals(
+    scribe: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = scribe()
+    space = journal.writer.space
+    assert space.room == (1 << 20) - space.used
+    monkeypatch.setattr(Directory, "free_bytes", lambda _: 5_000)
+    await until(lambda: space.room == 5_000)
+
+
 async def test_a_ticket_calls_back_once_done(scribe: Open) -> None:
     journal = scribe()
     called: list[bool] = []

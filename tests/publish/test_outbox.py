@@ -385,6 +385,28 @@ async def test_full_journal_paces_and_loses_nothing(publish: Start, nats_alone: 
     assert_balanced(report.buses[0].account, journalled=12_000, delivered=12_000)
 
 
+async def test_health_names_the_bus_because_of_which_responses_wait(
+    publish: Start, nats_alone: Broker, file: FileConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    outbox = await publish({"file": file, **nats_alone.buses}, journal=SMALLEST, metrics=metrics)
+    nats_alone.server.pause()
+    ndjson = lines(12_000)
+    load = asyncio.create_task(write(respond(outbox), ndjson))
+    told = "journal: full because of nats, responses that wait: 1"
+    await until(lambda: told in outbox.unhealthy())
+    room = metrics.registry.get_sample_value("tardis_machine_publish_journal_room_bytes")
+    assert room is not None
+    assert room < 100_000
+    nats_alone.server.resume()
+    await load
+    await until(lambda: not any(each.startswith("journal") for each in outbox.unhealthy()))
+    said = [each for each in caplog.records if "for room in the journal" in each.message]
+    assert [(vars(each)["full"], vars(each)["bus"]) for each in said] == [("journal", "nats")] * 2
+    report = await outbox.stop()
+    assert all(each.account.delivered == 12_000 for each in report.buses)
+
+
 async def test_stalled_bus_alone_is_skipped_ahead_and_told(
     publish: Start, nats_alone: Broker, file: FileConfig
 ) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum, StrEnum, auto
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal.entry import Buffer
@@ -26,6 +26,9 @@ _LONGEST_PAUSE_S: Final = 0.25
 _LOOK_EVERY_S: Final = 1.0
 _CLOSE_WAIT_S: Final = 5.0
 _MOST_QUEUED_BYTES: Final = 64 << 20
+_SHORT_AFTER_S: Final = 1.0
+_SHORT_UNTIL_S: Final = 3.0
+"""How long nothing must have waited before a shortage of room counts as over."""
 _PATIENCE_S: Final = 1.0
 """How long a message of a flow that never waits is held for a disk that hangs."""
 _MOST_JOINED_BYTES: Final = 64 << 10
@@ -140,6 +143,19 @@ WRITTEN: Final = Ticket()
 WRITTEN.done = WRITTEN.resolved = True
 
 
+class Shortage(NamedTuple):
+    """Why responses wait for room: what is full, which bus is furthest behind, how many wait."""
+
+    full: str
+    bus: str
+    responses: int
+
+    def __str__(self) -> str:
+        full = "disk full" if self.full == "disk" else "full"
+        because = f" because of {self.bus}" if self.bus and self.full == "journal" else ""
+        return f"{full}{because}, responses that wait: {self.responses}"
+
+
 class Flow:
     """The entries of one response: written in order, and after one has failed, none."""
 
@@ -204,6 +220,10 @@ class Scribe:
         self.writer = writer
         self.lost = 0
         self.gone = False
+        self.shortage: Shortage | None = None
+        """What responses have waited for, for a second or longer."""
+        self._short_since = self._short_at = 0.0
+        self._blocked_since: float | None = None
         self._trouble_said = Throttle()
         self._lost_said = Throttle()
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
@@ -388,11 +408,38 @@ class Scribe:
             self.writer.space.measure()
             self.writer.space.find_stalled()
             self.writer.seal_if_idle()
+            self._look_for_shortage()
         except LogGoneError as error:
             self._say_gone(error)
         except Exception:  # noqa: BLE001 - the next look may do better
             if self._trouble_said.allow() is not None:
                 _log.exception("journal cannot be looked at")
+
+    def _look_for_shortage(self) -> None:
+        """Note, and log, when responses begin and when they cease to wait for room."""
+        now = time.monotonic()
+        with self._lock:
+            responses = len({each.flow for each in self._paced})
+        if not responses:
+            self._blocked_since = None
+        elif self._blocked_since is not None and now - self._blocked_since >= _SHORT_AFTER_S:
+            self._short_at = now
+            space, before = self.writer.space, self.shortage
+            full = "disk" if space.disk_is_full else "journal"
+            self.shortage = Shortage(full, space.furthest_behind(), responses)
+            if before is None:
+                self._short_since = self._blocked_since
+                extra = {"full": full, "bus": self.shortage.bus, "responses": responses}
+                _log.warning("responses wait for room in the journal", extra=extra)
+            return
+        if self.shortage is not None and now - self._short_at >= _SHORT_UNTIL_S:
+            extra = {
+                "full": self.shortage.full,
+                "bus": self.shortage.bus,
+                "seconds": round(now - self._short_since, 1),
+            }
+            self.shortage = None
+            _log.warning("responses wait no longer for room in the journal", extra=extra)
 
     def _say_gone(self, error: LogGoneError) -> None:
         """Tell, once, that nothing can be published any more."""
@@ -422,7 +469,10 @@ class Scribe:
                 self.writer.make_room(forced=False) and self._append(request)
             ):
                 self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+                if self._blocked_since is None:
+                    self._blocked_since = time.monotonic()
                 return
+            self._blocked_since = None
             with self._lock:
                 if self._paced and self._paced[0] is request:  # its response may have ended
                     self._paced.popleft()

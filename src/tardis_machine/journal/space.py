@@ -45,6 +45,10 @@ class Space:
     ) -> None:
         self.max_bytes = max_bytes
         self.used = 0
+        self.disk_is_full = False
+        """Whether the disk, and not the bound, refused the latest entry that did not fit."""
+        self._bound = max_bytes
+        self._disk_free = 0
         self._largest_segment = segment_bytes
         self._grain = min(_LARGEST_GRAIN, max_bytes // _GRAINS_AT_LEAST)
         self._free = 0
@@ -67,18 +71,41 @@ class Space:
                 total += size
                 messages += max(0, size - segment.HEADER_BYTES)
         self.used = total
-        share = min(self.max_bytes, total + self._directory.free_bytes())
+        self._disk_free = self._directory.free_bytes()
+        share = min(self.max_bytes, total + self._disk_free)
         share //= _SEGMENTS_AT_LEAST * max(1, writers)
         self.segment_bytes = max(1, min(self._largest_segment, share))
-        return Usage(total, messages == 0, writers)
+        usage = Usage(total, messages == 0, writers)
+        self._bound = self._limit(usage)
+        return usage
+
+    @property
+    def room(self) -> int:
+        """Return how many bytes can still be journalled, by the bound and by the disk."""
+        return max(0, min(self._bound - self.used, self._disk_free))
+
+    def furthest_behind(self) -> str:
+        """Return the bus that has most bytes yet to read; empty if none has any."""
+        behind = dict.fromkeys(self._buses, 0)
+        for log in self._directory.logs():
+            sizes = log.sizes()
+            for bus in log.buses(self._buses):
+                if bus in behind:
+                    at = log.cursor_state(bus)
+                    unread = sum(size for number, size in sizes.items() if number >= at.segment)
+                    behind[bus] += max(0, unread - at.offset)
+        bus = max(behind, key=behind.__getitem__, default="")
+        return bus if bus and behind[bus] else ""
 
     def take(self, size: int, write: Callable[[], bool]) -> bool:
         """Write so many bytes if they fit; False if they do not, or if `write` says so."""
         if size <= self._free:
-            written = write()
+            fits, written = True, write()
         else:
             with self._directory.space():
-                written = self._fits(size) and write()
+                fits = self._fits(size)
+                written = fits and write()
+        self.disk_is_full = fits and not written
         if written:
             self.used += size
             self._free -= size

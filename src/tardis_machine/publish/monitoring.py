@@ -41,6 +41,7 @@ class State(NamedTuple):
     supervision_failures: int
     journal_bytes: int
     journal_max_bytes: int
+    journal_room_bytes: int
     journal_waiting: int
     journal_unsynced: bool
     ring_bytes: int
@@ -73,6 +74,11 @@ class PublishingCollector(Collector):
         )
         yield _gauge("journal_used_bytes", "Size of the journal directory.", state.journal_bytes)
         yield _gauge("journal_max_bytes", "Bound of the journal.", state.journal_max_bytes)
+        yield _gauge(
+            "journal_room_bytes",
+            "What can still be journalled: the bound or the disk, if it has less.",
+            state.journal_room_bytes,
+        )
         yield _gauge(
             "journal_waiting", "Batches of replays that wait for space.", state.journal_waiting
         )

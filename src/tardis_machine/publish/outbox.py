@@ -192,6 +192,8 @@ class Outbox:
                 found.append(f"{name}: unhealthy")
             elif name in stalled:
                 found.append(f"{name}: stalled")
+        if self._scribe is not None and self._scribe.shortage is not None:
+            found.append(f"journal: {self._scribe.shortage}")
         if self._scribe is not None and self._scribe.gone:
             found.append("journal: deleted or moved, nothing is published")
         elif snapshot is not None and snapshot.aside_bytes:
@@ -302,6 +304,7 @@ class Outbox:
             supervision_failures=0 if supervisor is None else supervisor.failures,
             journal_bytes=0 if scribe is None else scribe.writer.space.used,
             journal_max_bytes=self._journal.max_bytes,
+            journal_room_bytes=0 if scribe is None else scribe.writer.space.room,
             journal_waiting=0 if scribe is None else scribe.waiting,
             journal_unsynced=bool(self._unsynced()),
             ring_bytes=0 if ring is None else ring.used,
