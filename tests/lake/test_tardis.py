@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
 
 from tardis_machine.cli.lake import _where
 from tardis_machine.config import ConfigError
@@ -90,6 +90,14 @@ def test_empty_symbols_option_reads_all_symbols() -> None:
     asked = {"exchange": "bitmex", "from": FROM, "to": TO, "dataTypes": "trade", "symbols": " , "}
     parts = TardisDataSource(asked).reader(None).partitions()
     assert [each.part.replay.symbols for each in parts] == [None]
+
+
+def test_range_of_no_length_has_no_parts_and_reads_nothing() -> None:
+    asked = {"exchange": "bitmex", "from": FROM, "to": FROM, "dataTypes": "trade"}
+    source = TardisDataSource(asked).reader(None)
+    assert source.partitions() == []
+    # Spark makes one by itself then.
+    assert list(source.read(InputPartition(None))) == []
 
 
 def test_filters_ask_history_for_less() -> None:

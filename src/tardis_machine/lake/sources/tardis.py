@@ -238,7 +238,9 @@ class TardisReader(DataSourceReader):
         # All of them see a disconnect, each after its own last message: the first one tells.
         return buckets[:1] if isinstance(self._projection, Disconnects) else buckets
 
-    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Slice):
+            return  # where there are no partitions Spark reads one of its own making
         with self._where.history(partition.fetches) as history:
             yield from project(self._projection, partition.part, history)
 
