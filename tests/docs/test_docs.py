@@ -65,7 +65,7 @@ def _on_spark(page: Path) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(p, marks=[pytest.mark.spark] if _on_spark(p) else [])
+        pytest.param(p, marks=[pytest.mark.spark, pytest.mark.slow] if _on_spark(p) else [])
         for p in PAGES
         if any(b.fate == "run" for b in blocks(p))
     ],

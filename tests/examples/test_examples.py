@@ -160,6 +160,7 @@ def test_consume_redis(serve: Callable[..., Machine], redis: RedisServer) -> Non
     assert printed == said(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_notebook(tmp_path: Path) -> None:
     printed = run("spark_notebook.py")

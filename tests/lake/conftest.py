@@ -29,11 +29,17 @@ SMALL = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's first jobs are compiled as they run, which takes long on a machine that is busy."""
+    """Mark the tests of the lake: Spark compiles its first jobs as they run, which takes long.
+
+    Those that ask for the session are slow, but for the whole paths.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(900))
             item.add_marker(pytest.mark.spark)
+            has_session = "spark" in getattr(item, "fixturenames", ())
+            if has_session and not item.get_closest_marker("whole_path"):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

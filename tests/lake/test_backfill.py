@@ -72,6 +72,7 @@ def ids(tables: Tables, case: str) -> list[str]:
     return sorted(row.event_id for row in tables.read(SILVER[case]).select("event_id").collect())
 
 
+@pytest.mark.whole_path
 def test_every_row_is_there_once_however_the_range_was_cut(
     spark: SparkSession, tables: Tables
 ) -> None:

@@ -81,6 +81,7 @@ def launch(*command: str | Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.whole_path
 @pytest.mark.kafka
 def test_what_the_server_sends_is_in_the_tables_after_a_kill(
     kafka: KafkaBroker, tables: Tables, tmp_path: Path

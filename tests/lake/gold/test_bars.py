@@ -31,6 +31,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.whole_path
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("data_type", MADE["bars"])
 def test_bars_are_those_of_the_server(sampled: Tables, exchange: str, data_type: str) -> None:
