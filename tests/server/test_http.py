@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import socket
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 from prometheus_client import Counter
 
 from tardis_machine import sample
+from tardis_machine.filters import Filter, cache_keys
+from tardis_machine.history.cache import Cache
+from tardis_machine.history.pieces import pieces
 from tardis_machine.options import parse_replay_normalized
 from tardis_machine.replay import replay_normalized_many
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
@@ -59,6 +64,49 @@ async def test_a_normalized_replay_is_the_library_s_bytes(served: Served) -> Non
         body = await response.read()
     assert body == library(OPTIONS)
     assert {json.loads(line)["type"] for line in body.splitlines()} == {"trade", "book_change"}
+
+
+class Sparse(type(sample.SAMPLE)):  # type: ignore[misc]
+    """A minute with two trades, among lines that take long and become nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        minute = int(sample.START.timestamp()) // 60
+        trades = bitmex_trades("bitmex", minute).splitlines()[:600:300]
+        broken = [
+            b"2024-03-01T00:00:%02d.%07dZ %b" % (second, part, b'{"table":"trade",')
+            for second in range(60)
+            for part in range(1, 4_000)
+        ]
+        path = Cache(directory).path("bitmex", cache_keys([])[0], minute, 1, "gz")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(gzip.compress(b"\n".join((*sorted((*trades, *broken)), b"")), 1))
+
+    def selection(self, exchange: str, filters: Sequence[Filter]) -> None:
+        del exchange, filters
+
+
+async def test_messages_of_a_sparse_replay_come_long_before_its_last_line_is_read(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tardis_machine.server.app.SAMPLE", Sparse(tmp_path))
+    count = 0
+
+    def counted(path: Path) -> Iterator[bytes]:
+        nonlocal count
+        for piece in pieces(path):
+            count += 1
+            yield piece
+
+    monkeypatch.setattr("tardis_machine.history.reader.pieces", counted)
+    served = await start()
+    options = OPTIONS | {"to": "2024-03-01T00:01", "dataTypes": ["trade"]}
+    async with served.client.get(served.http("/replay-normalized", options)) as response:
+        body = await response.content.readline() + await response.content.readline()
+        count_then = count
+        body += await response.read()
+    assert len(body.splitlines()) == 2
+    assert count_then < count * 0.9
 
 
 async def test_several_options_are_merged(served: Served) -> None:
