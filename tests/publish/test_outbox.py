@@ -407,6 +407,26 @@ async def test_health_names_the_bus_because_of_which_responses_wait(
     assert all(each.account.delivered == 12_000 for each in report.buses)
 
 
+async def test_error_that_ends_a_response_is_lost_and_counted_when_the_journal_is_full(
+    publish: Start, nats_alone: Broker
+) -> None:
+    """No client waits for it; and it takes no room from messages that are written already."""
+    outbox = await publish(nats_alone.buses, journal=SMALLEST)
+    nats_alone.server.pause()
+    load = asyncio.create_task(write(respond(outbox), lines(12_000)))
+    await until(lambda: outbox.scribe.shortage is not None)
+    failed = respond(outbox)
+    line = lines(4_000)  # surely too large for what is left
+    for _ in range(3):
+        failed.append_last(line, 4_000)
+    await until(lambda: outbox.scribe.lost == 12_000)
+    assert outbox.scribe.queued == 1
+    nats_alone.server.resume()
+    await load
+    account = (await outbox.stop()).buses[0].account
+    assert_balanced(account, journalled=12_000, delivered=12_000)
+
+
 async def test_stalled_bus_alone_is_skipped_ahead_and_told(
     publish: Start, nats_alone: Broker, file: FileConfig
 ) -> None:

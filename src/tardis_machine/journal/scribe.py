@@ -159,11 +159,13 @@ class Shortage(NamedTuple):
 class Flow:
     """The entries of one response: written in order, and after one has failed, none."""
 
-    __slots__ = ("error", "last", "provenance", "when_full")
+    __slots__ = ("error", "last", "makes_room", "provenance", "when_full")
 
-    def __init__(self, provenance: bytes, when_full: WhenFull) -> None:
+    def __init__(self, provenance: bytes, when_full: WhenFull, *, makes_room: bool = True) -> None:
+        """Begin a flow; `makes_room` is whether one that drops takes the room of older entries."""
         self.provenance = provenance
         self.when_full = when_full
+        self.makes_room = makes_room
         self.error: Exception | None = None
         self.last = WRITTEN
         """The ticket of the latest entry that went into the queue."""
@@ -492,7 +494,7 @@ class Scribe:
             space = self.writer.space
             self._fail(request, JournalFullError(space.used, space.max_bytes))
             return
-        while self.writer.make_room(forced=True):
+        while request.flow.makes_room and self.writer.make_room(forced=True):
             if self._append(request):
                 return
         self._lose(request)

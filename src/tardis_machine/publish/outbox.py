@@ -351,6 +351,14 @@ class ResponseJournal:
         """Write control events that the client did not ask for; they take no position."""
         return self._scribe.submit(self._flow, data, count, self._reached(), hidden=True)
 
+    def append_last(self, data: bytes, count: int) -> None:
+        """Write the control events that end the response; they are lost rather than wait for room.
+
+        No client waits for them, so a full journal would queue them without bound.
+        """
+        last = Flow(self._flow.provenance, WhenFull.DROP, makes_room=False)
+        self._scribe.submit(last, data, count, self._reached(), hidden=True)
+
     def cancel(self) -> None:
         """Write nothing more, and take back what waits: the response ends before its data does."""
         self._scribe.cancel(self._flow)

@@ -117,6 +117,4 @@ def _publish(
     failed = getattr(error, "exchange", None)
     local = iso_us(time.time_ns() // 1000)
     for name in (failed,) if failed in names else names:
-        journal.append_hidden(
-            error_line(name, local, text_of(error), 1, code=_CODES.get(status)), 1
-        )
+        journal.append_last(error_line(name, local, text_of(error), 1, code=_CODES.get(status)), 1)
