@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -536,3 +537,17 @@ async def test_close_returns_though_the_disk_hangs(
     await ticket
     await until(log.finished)
     assert positions(tmp_path) == [0]
+
+
+def test_writer_that_cannot_be_made_leaves_no_thread_and_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Directory) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Directory, "free_bytes", refuse)
+    before = os.listdir("/dev/fd")  # noqa: PTH208 - no disk
+    with pytest.raises(OSError, match="Input/output"):
+        Writer(tmp_path, "p", ["kafka"], max_bytes=1 << 20, fsync=0.5)
+    assert len(os.listdir("/dev/fd")) == len(before)  # noqa: PTH208 - no disk
+    assert "journal-fsync" not in {thread.name for thread in threading.enumerate()}

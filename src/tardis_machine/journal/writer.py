@@ -119,6 +119,10 @@ class Writer:
             if ring_bytes and fsync != 0 and ring_bytes * _RINGS_AT_LEAST <= room:
                 self.ring = ring.create(self.path, ring_bytes, self._syncer)
         except BaseException:
+            if self._syncer is not None:
+                self._syncer.stop()
+            if self._fd >= 0:
+                os.close(self._fd)
             durable.let_go(self._lock)
             raise
 
