@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_ends_its_replay(served: Served) -> None:
     await until(lambda: active(http) == 0)
     async with (
         served.client.ws_connect(served.ws(ws, SLOW)),
-        await connect(served, speed="0.001"),
+        await connect(served, TRADES, speed="0.001"),
     ):
         await until(lambda: active(ws) == active(native) == 1)
     await until(lambda: active(ws) == active(native) == 0)
