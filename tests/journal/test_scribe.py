@@ -539,11 +539,17 @@ async def test_close_returns_though_the_disk_hangs(
     assert positions(tmp_path) == [0]
 
 
+@pytest.mark.parametrize("calls", [0, 1])
 def test_writer_that_cannot_be_made_leaves_no_thread_and_no_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
+    """The disk fails once it has told its free space so many times."""
+    told = iter(range(calls))
+
     def refuse(_: Directory) -> int:
-        raise OSError(errno.EIO, "Input/output error")
+        if next(told, None) is None:
+            raise OSError(errno.EIO, "Input/output error")
+        return 1 << 30
 
     monkeypatch.setattr(Directory, "free_bytes", refuse)
     before = os.listdir("/dev/fd")  # noqa: PTH208 - no disk

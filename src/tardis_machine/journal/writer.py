@@ -81,14 +81,6 @@ class Writer:
             journal.bind({bus: known.get(bus, "") for bus in buses}, adopt=adopt)
             name = journal.next_log(secrets.token_hex(4))
             self.path, self._lock = log.create(directory, name, meta)
-        self.space = Space(
-            journal,
-            buses,
-            max_bytes=max_bytes,
-            stall_s=stall_s,
-            segment_bytes=segment_bytes,
-            clock=clock,
-        )
         self.messages = 0
         self._written = 0
         self._passed_by = 0
@@ -112,6 +104,14 @@ class Writer:
         self.ring: ring.Ring | None = None
         """What entries may be written through, by another thread; None where there is none."""
         try:
+            self.space = Space(
+                journal,
+                buses,
+                max_bytes=max_bytes,
+                stall_s=stall_s,
+                segment_bytes=segment_bytes,
+                clock=clock,
+            )
             self._rotate()
             self._syncer = Syncer(self.path, fsync, self.syncing) if fsync else None
             # Who has every entry synced before it is sent has it written before, too.
