@@ -20,8 +20,9 @@ from tardis_machine.publish.dead_letters import DeadLetters, read
 from tardis_machine.publish.delivery import Delivery
 from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.lanes import Lanes
+from tardis_machine.publish.loads import Load, Sent
 from tardis_machine.publish.record import Record
-from tests.buses.events import lines
+from tests.buses.events import lines, records
 from tests.publish.promises import events_of
 from tests.publish.scripted import Fail, ScriptedBus
 
@@ -66,7 +67,15 @@ def deliver(log: Log, tmp_path: Path) -> Iterator[Callable[..., tuple[Delivery, 
 
     yield delivered
     for delivery in stopped:
+        was_drained = delivery.drained(log)
         assert delivery.stop(time.monotonic() + 10)
+        if was_drained:  # nothing that bounds memory is counted as held for ever, or twice
+            statistics = delivery.statistics
+            assert (statistics.held_back, statistics.held_back_bytes) == (0, 0)
+            assert (delivery.held, delivery._held_bytes) == (0, 0)
+            assert (delivery._unsent, delivery._unsent_bytes) == (0, 0)
+            lanes = (delivery._lanes.main, *delivery._lanes.aside.values())
+            assert [(len(lane.waiting), lane.weight) for lane in lanes] == [(0, 0)] * len(lanes)
 
 
 EXPECTED = [event.event_id for event in events_of(lines(1_000))]
@@ -315,6 +324,20 @@ def test_unhealthy_after_so_many_failures_then_recovered(
         time.sleep(0.005)
     assert delivery.statistics.healthy
     assert [record.event.event_id for record in bus.taken] == EXPECTED
+
+
+def test_lane_of_a_destination_takes_only_what_waits_for_it() -> None:
+    bus = ScriptedBus(lambda *_: {}, LIMITS, routes=ROUTES)
+    lanes = Lanes("scripted", PublishConfig(), Statistics())
+    waiting = [Sent(Load.__new__(Load), record) for record in records(bus, 8)]
+    lanes.main.put_back(waiting)
+
+    lane = lanes.open("books")
+
+    for each, wanted in ((lane, {"books"}), (lanes.main, {"base"})):
+        assert {sent.record.destination for sent in each.waiting} == wanted
+        assert each.weight == sum(sent.record.weight for sent in each.waiting)
+    assert [*lane.waiting] == waiting[3::4]
 
 
 def test_a_bus_that_takes_a_part_again_has_recovered(caplog: pytest.LogCaptureFixture) -> None:

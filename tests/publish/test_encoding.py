@@ -43,6 +43,21 @@ def test_payload_cases_that_no_bus_wants_are_not_encoded(
     assert batch.messages == 100
 
 
+def test_entries_kept_for_other_buses_are_the_latest_of_a_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = lines(10)
+    monkeypatch.setattr("tardis_machine.publish.encoding._KEPT_BYTES", 3 * len(data))
+    encoding = Encoding([EVERYTHING, EVERYTHING])
+    entries = [entry(data, 10)._replace(offset=number) for number in range(10)]
+
+    encoded = [encoding.events("log", each)[1] for each in entries]
+
+    is_kept = [encoding.events("log", entries[at])[1] is encoded[at] for at in (9, 8, 7)]
+    assert is_kept == [True, True, True]
+    assert encoding.events("log", entries[6])[1] is not encoded[6]
+
+
 def test_a_line_that_no_bus_wants_cannot_be_a_dead_letter() -> None:
     change = b'{"type":"book_change","exchange":"bitmex","symbol":"XBTUSD","bids":"none"}\n'
     data = lines(1) + change
