@@ -188,15 +188,18 @@ def test_a_merged_stream_sends_what_its_exchange_was_asked_for() -> None:
 
 
 def test_only_allowed_symbols_pass() -> None:
-    emitter = _emitter("trade", "book_change", "quote", "derivative_ticker", "book_ticker")
+    emitter = _emitter(
+        *("trade", "book_change", "quote", "derivative_ticker", "book_ticker", "option_summary")
+    )
     emitter.allow(frozenset({"A"}))
     for symbol in ("A", "B"):
         emitter.trade(symbol, None, 1, 2, "buy", MS)
         emitter.book_change(symbol, True, [(1, 1)], [], MS)
         emitter.derivative_ticker(symbol, MS, last_price=1)
         emitter.book_ticker(symbol, 1, 1, 1, 1, MS)
+        emitter.option_summary(symbol, MS, option_type="put", strike_price=1, expiration_date=MS)
     messages = [msgspec.json.decode(line) for line in emitter.take().data.splitlines()]
-    assert [message["symbol"] for message in messages] == ["A"] * 5
+    assert [message["symbol"] for message in messages] == ["A"] * 6
 
 
 def test_computables_are_kept_per_symbol_and_dropped_by_a_reset() -> None:
