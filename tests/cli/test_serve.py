@@ -341,10 +341,14 @@ def test_secrets_on_the_command_line_warn_and_are_not_shown(launch: Launch) -> N
     assert not any("s3cret" in line for line in process.lines)
 
 
-@pytest.mark.parametrize("flag", ["-v", "--version"])
-def test_version(run: Run, flag: str) -> None:
-    done = run(flag)
+def test_version_names_the_kernel(run: Run) -> None:
+    done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"{__version__} (kernel: {kernel()})\n")
+
+
+def test_v_prints_the_version_alone(run: Run) -> None:
+    done = run("-v")
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
 
 
 def test_runs_as_a_module() -> None:

@@ -169,8 +169,11 @@ def load(
     if _asks_for_help(arguments):
         print_help(sections, arguments, prog=prog, description=description, epilog=epilog)
         raise SystemExit(0)
-    if any(argument in {"-v", "--version"} for argument in arguments):
+    if "--version" in arguments:
         sys.stdout.write(f"{__version__} (kernel: {kernel()})\n")
+        raise SystemExit(0)
+    if "-v" in arguments:
+        sys.stdout.write(f"{__version__}\n")  # alone, as the Node server prints it
         raise SystemExit(0)
     parser = Parser(prog=prog, add_help=False)
     add_flags(parser, sections)
