@@ -23,7 +23,7 @@ def test_values_and_origins(run: Run, tmp_path: Path) -> None:
     assert found["debug"] == {"value": True, "from": "file", "where": f"{file} debug"}
     assert found["kafka_topic"]["where"] == f"{file} [kafka] topic"
     assert found["kafka_brokers"]["value"] == ["a:1", "b:2"]
-    assert found["host"] == {"value": "127.0.0.1", "from": "default", "where": "default"}
+    assert found["host"] == {"value": None, "from": "default", "where": "default"}
     assert "s3cret" not in done.stdout
 
 

@@ -25,7 +25,7 @@ from tardis_machine import __version__
 from tardis_machine.kernel import kernel
 from tardis_machine.server.native import START_AFTER_S
 from tests.cli.conftest import Launch, Run
-from tests.server.conftest import free_ports
+from tests.server.conftest import free_ports, needs_ipv6
 from tests.server.test_native import TRADES, Socket, replayed
 
 OPTIONS = {
@@ -97,7 +97,7 @@ def test_several_processes_share_the_ports(launch: Launch) -> None:
     process = launch("--sample-data", "--cluster-mode", "--port", "0", "--log-format", "json")
     listening = json.loads(process.wait_for('"listening"', count=os.cpu_count() or 1))
     port = int(listening["http"].rpartition(":")[2])
-    assert listening["ws"] == f"127.0.0.1:{port + 1}"
+    assert listening["ws"].split(",")[0] == f"127.0.0.1:{port + 1}"
     assert len({replay(port) for _ in range(8)}) == 1
     assert process.stop(signal.SIGTERM) == 0
     events = [json.loads(line)["event"] for line in process.lines]
@@ -126,6 +126,16 @@ def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
             time.sleep(0.05)
         assert list(places[0].glob("*/*.claim")) == []
         assert process.stop(signal.SIGTERM) == 0
+
+
+@needs_ipv6
+def test_cluster_is_reached_over_ipv6_loopback(launch: Launch) -> None:
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
+    port = process.listening()
+    assert f"http=127.0.0.1:{port},[::1]:{port} ws=" in process.wait_for(" listening ")
+    with urllib.request.urlopen(f"http://[::1]:{port}/health-check", timeout=60) as response:
+        assert response.status == 200
+    assert process.stop(signal.SIGTERM) == 0
 
 
 def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:

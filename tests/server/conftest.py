@@ -20,6 +20,10 @@ def _each_kernel(each_kernel: str) -> None:
     """Serve with one kernel after the other."""
 
 
+needs_ipv6 = pytest.mark.skipif(
+    not process.has_ipv6_loopback(), reason="the system has no IPv6 loopback"
+)
+
 Start = Callable[..., Awaitable["Served"]]
 
 

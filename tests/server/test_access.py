@@ -22,6 +22,7 @@ ALLOWED = {"allow_origin": ("https://here.example",), "allow_host": ("md.example
         ({"Host": "[::1"}, 403),
         ({"Host": "localhost:many"}, 403),
         ({"Host": ""}, 403),
+        ({"Host": ":{port}"}, 403),
         ({"Origin": HERE}, 200),
         ({"Origin": "http://127.0.0.1:{ws}"}, 200),
         ({"Origin": "https://here.example"}, 200),

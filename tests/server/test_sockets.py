@@ -1,13 +1,14 @@
 """Both ports or none."""
 
 import errno
+import logging
 import socket
 import sys
 
 import pytest
 
 from tardis_machine.server.sockets import LAST_PORT, PortTakenError, listen, port_of
-from tests.server.conftest import free_ports
+from tests.server.conftest import free_ports, needs_ipv6
 
 
 def test_the_http_port_is_released_when_the_websocket_port_is_taken() -> None:
@@ -33,8 +34,8 @@ def test_both_listen() -> None:
         sockets.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_port_0_listens_on_two_adjacent_ports_of_every_address(host: str) -> None:
+@pytest.mark.parametrize("host", [None, "127.0.0.1", "localhost", "0.0.0.0"])
+def test_port_0_listens_on_two_adjacent_ports_of_every_address(host: str | None) -> None:
     sockets = listen(host, 0)
     try:
         ports = [each.getsockname()[1] for each in (*sockets.http, *sockets.websocket)]
@@ -43,6 +44,108 @@ def test_port_0_listens_on_two_adjacent_ports_of_every_address(host: str) -> Non
         assert set(websocket) == {port_of(sockets.http) + 1}
     finally:
         sockets.close()
+
+
+def hosts_of(listening: tuple[socket.socket, ...]) -> list[str]:
+    return [each.getsockname()[0] for each in listening]
+
+
+@needs_ipv6
+def test_without_a_host_both_loopback_addresses_listen() -> None:
+    both = listen(None, 0)
+    try:
+        assert hosts_of(both.http) == hosts_of(both.websocket) == ["127.0.0.1", "::1"]
+    finally:
+        both.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+def test_host_that_is_named_listens_alone(host: str) -> None:
+    sockets = listen(host, 0)
+    try:
+        assert hosts_of(sockets.http) == hosts_of(sockets.websocket) == [host]
+    finally:
+        sockets.close()
+
+
+@needs_ipv6
+@pytest.mark.parametrize("offset", [0, 1])
+def test_port_taken_on_ipv6_leaves_both_to_ipv4(
+    offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_ports()
+    with (
+        socket.create_server(("::1", port + offset), family=socket.AF_INET6),
+        caplog.at_level(logging.INFO, "tardis_machine.server.sockets"),
+    ):
+        sockets = listen(None, port)
+    try:
+        assert hosts_of(sockets.http) == hosts_of(sockets.websocket) == ["127.0.0.1"]
+    finally:
+        sockets.close()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert f"[::1]:{port + offset}: Address already in use" in record.__dict__["error"]
+    # The other port of the pair is given back.
+    socket.create_server(("::1", port + 1 - offset), family=socket.AF_INET6).close()
+
+
+def test_system_without_ipv6_listens_on_ipv4_at_the_first_try(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bind = socket.socket.bind
+
+    def without_ipv6(self: socket.socket, address: tuple[str, int]) -> None:
+        if self.family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", without_ipv6)
+    with caplog.at_level(logging.DEBUG, "tardis_machine.server.sockets"):
+        sockets = listen(None, 0)
+    assert hosts_of(sockets.http) == hosts_of(sockets.websocket) == ["127.0.0.1"]
+    sockets.close()
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+
+
+@needs_ipv6
+@pytest.mark.parametrize("offset", [0, 1])
+def test_port_0_passes_over_a_port_that_is_taken_on_ipv6(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, free = free_ports(), free_ports()
+    chosen = iter((taken, free))
+    bind = socket.socket.bind
+
+    def choosing(self: socket.socket, address: tuple[str, int]) -> None:
+        bind(self, (address[0], address[1] or next(chosen)))
+
+    with socket.create_server(("::1", taken + offset), family=socket.AF_INET6):
+        monkeypatch.setattr(socket.socket, "bind", choosing)
+        sockets = listen(None, 0)
+    try:
+        assert port_of(sockets.http) == free
+        assert hosts_of(sockets.http) == hosts_of(sockets.websocket) == ["127.0.0.1", "::1"]
+    finally:
+        sockets.close()
+    socket.create_server(("127.0.0.1", taken)).close()
+
+
+@needs_ipv6
+def test_port_0_listens_on_ipv4_where_every_port_is_taken_on_ipv6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bind = socket.socket.bind
+
+    def refusing(self: socket.socket, address: tuple[str, int]) -> None:
+        if self.family == socket.AF_INET6:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", refusing)
+    sockets = listen(None, 0)
+    assert hosts_of(sockets.http) == hosts_of(sockets.websocket) == ["127.0.0.1"]
+    sockets.close()
 
 
 def test_port_0_passes_over_a_port_whose_next_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

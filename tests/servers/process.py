@@ -41,6 +41,15 @@ def free_ports(count: int) -> list[int]:
             return ports
 
 
+def has_ipv6_loopback() -> bool:
+    """Return whether a server can listen on ::1."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def listens(port: int) -> bool:
     """Return whether something accepts connections on a port."""
     try:

@@ -45,7 +45,8 @@ class Gate:
     def __init__(self, config: ServerConfig, port: int) -> None:
         self._token = None if config.auth_token is None else config.auth_token.encode()
         self._origins = frozenset(config.allow_origin)
-        self._hosts = frozenset(name.lower() for name in (config.host, *config.allow_host))
+        own = () if config.host is None else (config.host,)
+        self._hosts = frozenset(name.lower() for name in (*own, *config.allow_host))
         self._ports = frozenset({port, port + 1})
 
     def refusal(self, request: web.BaseRequest) -> web.Response | None:

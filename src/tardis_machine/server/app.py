@@ -27,7 +27,7 @@ from tardis_machine.server.metrics import CacheCollector, Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.siblings import Siblings
-from tardis_machine.server.sockets import BACKLOG, Sockets, listen, port_of
+from tardis_machine.server.sockets import BACKLOG, Sockets, listen, port_of, spelled_address
 from tardis_machine.server.websocket import WebSocketRoutes
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class TardisMachine:
     ) -> None:
         """Listen on `port` and the one after it; 0 for any two that are free (see `port`).
 
+        Without `host` these are ports of 127.0.0.1, and of ::1 where both are free there.
         A process of a cluster is given `sockets` that listen already, and its `siblings`.
         """
         if self._starting or self._services is not None:
@@ -130,7 +131,7 @@ class TardisMachine:
                 self._undo = undo.pop_all()
         finally:
             self._starting = False
-        where = {"http": _address(taken.http), "ws": _address(taken.websocket)}
+        where = {"http": _addresses(taken.http), "ws": _addresses(taken.websocket)}
         log.info("listening", extra={**where, "kernel": str(kernel())})
 
     @property
@@ -296,6 +297,5 @@ def _buses(event_bus: BusSettings | None, settings: dict[str, Any]) -> dict[str,
     return found
 
 
-def _address(listening: tuple[socket.socket, ...]) -> str:
-    host, port = listening[0].getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _addresses(listening: tuple[socket.socket, ...]) -> str:
+    return ",".join(spelled_address(*each.getsockname()[:2]) for each in listening)

@@ -18,7 +18,11 @@ class ServerConfig(Section, title="Server"):
         maximum=65_534,
         env_override="PORT",
     )
-    host: str = setting("127.0.0.1", help="address to listen on; 0.0.0.0 for all", metavar="ADDR")
+    host: str | None = setting(
+        None,
+        help="address to listen on; default: 127.0.0.1, and ::1 where free; 0.0.0.0 for all",
+        metavar="ADDR",
+    )
     auth_token: str | None = setting(
         None,
         help="ask every request but /health-check for this bearer token",
@@ -45,9 +49,13 @@ class ServerConfig(Section, title="Server"):
     debug: bool = setting(False, help="log more")
     log_format: str = setting("human", help="how logs are written", choices=("human", "json"))
 
+    @property
+    def _is_local(self) -> bool:
+        return self.host is None or is_loopback(self.host)
+
     def validate(self) -> None:
         """Refuse empty names."""
-        if not self.host:
+        if self.host == "":
             raise ConfigError(self.flag("host"), self.host, "expected an address such as 127.0.0.1")
         if self.auth_token == "":
             raise ConfigError(self.flag("auth_token"), None, "expected a token that is not empty")
@@ -58,7 +66,7 @@ class ServerConfig(Section, title="Server"):
         `spelled` turns a setting's name into what the caller is told: by default the name of the
         keyword argument. Only a server needs the guard: other commands read the same settings.
         """
-        if is_loopback(self.host) or self.auth_token is not None or self.allow_anonymous:
+        if self._is_local or self.auth_token is not None or self.allow_anonymous:
             return
         raise ConfigError(
             spelled("host"),
@@ -69,7 +77,7 @@ class ServerConfig(Section, title="Server"):
 
     def warnings(self) -> list[str]:
         """Warn of an open door."""
-        if is_loopback(self.host) or self.auth_token is not None or not self.allow_anonymous:
+        if self._is_local or self.auth_token is not None or not self.allow_anonymous:
             return []
         danger = "whoever reaches this machine can replay with its API key"
         return [f"listening on {self.host} without {self.flag('auth_token')}: {danger}"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import socket
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ _TRIES: Final = 100
 """How many free ports are tried for port 0 until one is found whose next port is free, too."""
 LAST_PORT: Final = 65_535
 
+log = logging.getLogger(__name__)
+
 
 class PortTakenError(TardisMachineError):
     """An address that cannot be listened on."""
@@ -27,7 +30,9 @@ class PortTakenError(TardisMachineError):
         self.port = port
         self.is_taken = cause.errno == errno.EADDRINUSE
         """Whether another port may be free, where this one is not."""
-        super().__init__(f"cannot listen on {host}:{port}: {cause.strerror or cause}")
+        super().__init__(
+            f"cannot listen on {spelled_address(host, port)}: {cause.strerror or cause}"
+        )
 
 
 class Sockets(NamedTuple):
@@ -42,21 +47,45 @@ class Sockets(NamedTuple):
             each.close()
 
 
-def listen(host: str, port: int) -> Sockets:
+def spelled_address(host: str, port: int) -> str:
+    """Return an address as it stands in a URL: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(host: str | None, port: int) -> Sockets:
     """Listen on both ports; if one is taken the other is released.
 
-    With port 0 the system chooses the HTTP port, such that the next one is free as well.
+    Without a host these are the ports of 127.0.0.1, and of ::1 where both are free there: clients
+    may resolve `localhost` to either. With port 0 the system chooses the HTTP port, such that the
+    next one is free as well.
     """
+    if host is None:
+        return _listen_on_loopback(port, tries=1 if port else _TRIES)
     for _ in range(0 if port else _TRIES - 1):
         try:
-            return _listen_on_both(host, port)
+            return _pair(host, port)
         except PortTakenError as error:
             if not error.is_taken:
                 raise
-    return _listen_on_both(host, port)
+    return _pair(host, port)
 
 
-def _listen_on_both(host: str, port: int) -> Sockets:
+def _listen_on_loopback(port: int, *, tries: int) -> Sockets:
+    first = listen("127.0.0.1", port)
+    try:
+        second = _pair("::1", port_of(first.http))
+    except PortTakenError as error:
+        if error.is_taken and tries > 1:
+            first.close()
+            return _listen_on_loopback(port, tries=tries - 1)
+        # Without IPv6 no client gets there; where a port is taken, `localhost` may be its holder.
+        level = logging.INFO if error.is_taken else logging.DEBUG
+        log.log(level, "not listening over IPv6", extra={"error": str(error)})
+        return first
+    return Sockets(first.http + second.http, first.websocket + second.websocket)
+
+
+def _pair(host: str, port: int) -> Sockets:
     with contextlib.ExitStack() as taken:
         http = _listen(host, port, taken)
         websocket = _listen(host, port_of(http) + 1, taken)
