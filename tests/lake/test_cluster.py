@@ -20,6 +20,8 @@ from tests.servers.aws import KEYS, REGION, Ministack
 from tests.servers.redis import RedisServer
 from tests.servers.spark import SPARK_HOME, SparkCluster, environment_archive
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:

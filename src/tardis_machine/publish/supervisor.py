@@ -86,8 +86,7 @@ class Supervisor:
         except asyncio.CancelledError:
             spawning.add_done_callback(self._discard)
             await asyncio.wait([spawning])
-            if self._process is not None:
-                await self._process.wait()
+            await self._wait_ended()
             raise
         self._supervise(self._watch())
 
@@ -152,10 +151,23 @@ class Supervisor:
             self._resuming = None
         self._supervise(self._replace())
 
+    async def _wait_ended(self) -> int | None:
+        """Wait until the publisher has ended, close the pipe to it and return its exit code.
+
+        The event loop may end soon after, and would leave a pipe open that it closes by itself.
+        """
+        if self._process is None:
+            return None
+        code = await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+            with contextlib.suppress(ConnectionError):
+                await self._process.stdin.wait_closed()
+        return code
+
     async def _replace(self) -> None:
         self._kill()
-        if self._process is not None:
-            await self._process.wait()
+        await self._wait_ended()
         self.restarts += 1
         if await self._spawn_again(0.0, Backoff(_SHORTEST_S, _LONGEST_S)):
             if self._drain_until is not None:
@@ -197,8 +209,7 @@ class Supervisor:
         while True:
             started = time.monotonic()
             await self._listen()
-            assert self._process is not None
-            code = await self._process.wait()
+            code = await self._wait_ended()
             draining = self._drain_until is not None
             if draining and (self._final or drains):
                 return
