@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Two servers receive one live trade moments apart, and a reconnect brings older ones again.
-_TRADE_SLACK_US: Final = 3_600_000_000
+TRADE_SLACK_US: Final = 3_600_000_000
 # Small merges are mostly Spark's planning: a few at once keep the cores busy.
-_MERGES_AT_ONCE: Final = 4
+MERGES_AT_ONCE: Final = 4
 # As many rows as go to Python at once. A file for each task would have to be joined with others
 # soon, and the log of its table names it for a day after that.
 _ONE_FILE_EVENTS: Final = 20_000
@@ -92,7 +92,7 @@ def write_silver(
         if group.case is not None:
             cases.setdefault(group.case, []).append(group)
     newer = cases.pop(bronze.NEWER, [])
-    with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(MERGES_AT_ONCE) as pool:
         running = {
             case: pool.submit(_insert, tables, events, case, own) for case, own in cases.items()
         }
@@ -133,7 +133,7 @@ def _insert(tables: Tables, events: "DataFrame", case: str, groups: list[Group])
 
 def _taken_before(traded: list[Group], alias: str) -> str:
     """Confine a query to trades that may be among those of a batch, taken by another server."""
-    near = condition([group.span.widened(_TRADE_SLACK_US) for group in traded], alias)
+    near = condition([group.span.widened(TRADE_SLACK_US) for group in traded], alias)
     times = [time for group in traded for time in group.traded or ()]
     # The slack is long, and may hold millions.
     return f"{near} AND {alias}.event_ts BETWEEN {instant(min(times))} AND {instant(max(times))}"

@@ -1,12 +1,12 @@
 """The manifest: what backfills have finished, a line for each layer and data type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 from tardis_machine.lake.records import schema_of
-from tardis_machine.lake.spans import moment
+from tardis_machine.lake.spans import day, literal, moment
 from tardis_machine.lake.tables import MANIFEST, Commit, Tables
 from tardis_machine.lake.units import DISCONNECT, LAYERS, Done, Unit
 
@@ -60,6 +60,44 @@ def finished(tables: Tables, layers: Sequence[str] = LAYERS) -> list[Done]:
         )
         for exchange, start, end, layer, data_type, symbols, generation in lines.collect()
     ]
+
+
+class FinishedDay(NamedTuple):
+    """A day and data type of an exchange that the manifest lists as finished."""
+
+    exchange: str
+    day: int
+    """Counted from 1970."""
+    data_type: str
+
+
+def with_events(tables: Tables, layer: str) -> list[FinishedDay]:
+    """Read the finished days of a layer for which backfills counted events."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an optional dependency
+
+    if not tables.exists(MANIFEST):
+        return []
+    written = tables.read(MANIFEST)
+    if "layer" not in written.columns:
+        return []
+    lines = written.where((written.layer == layer) & (written.events > 0))
+    days = lines.select("exchange", f.unix_date("day"), "data_type").distinct().collect()
+    return [FinishedDay(*row) for row in days]
+
+
+def forget(tables: Tables, layer: str, days: Iterable[FinishedDay]) -> None:
+    """Delete the lines of finished days of a layer, so that a backfill brings them in again."""
+    numbers: dict[tuple[str, str], set[int]] = {}
+    for each in days:
+        numbers.setdefault((each.exchange, each.data_type), set()).add(each.day)
+    if not numbers:
+        return
+    which = " OR ".join(
+        f"(exchange = {literal(exchange)} AND data_type = {literal(data_type)} "
+        f"AND day IN ({', '.join(map(day, sorted(own)))}))"
+        for (exchange, data_type), own in sorted(numbers.items())
+    )
+    tables.delete(MANIFEST, f"layer = {literal(layer)} AND ({which})")
 
 
 def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
