@@ -269,7 +269,7 @@ def test_force_replaces_what_a_mistake_left_and_verify_finds_it(
     assert (differences["trade"].held.rows, differences["trade"].expected.rows) == (3, 2)
     assert differences["trade"].command == (
         "tardis-machine lake backfill --force --exchange bitmex --types trade "
-        "--from 2024-03-01T00:00 --to 2024-03-01T00:03"
+        "--from 2024-03-01T00:00 --to 2024-03-01T00:03 --yes"
     )
 
     assert run(tables, wanted, source=mended).finished == []

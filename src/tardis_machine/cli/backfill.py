@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tardis_machine.cli.consent import consented
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake import backfill, manifest, planning
 from tardis_machine.lake.config import BackfillConfig
@@ -52,6 +53,10 @@ def run(
         every = [*units, *(unit for target in targets for unit in target.units)]
         _show_plan(every, history, parallelism(tables.spark))
         return 0
+    if config.asks and units:
+        _show_units(units)
+        if not consented(f"Replace what is there of these {len(units)} units?"):
+            return 1
     failed = False
     if config.to_tables:
         report = backfill.run(
@@ -76,7 +81,7 @@ def run(
     return 1 if failed else 0
 
 
-def _show_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) -> None:
+def _show_units(units: Sequence[Unit]) -> None:
     for unit in units:
         where = ", ".join(layer.partition(":")[0] for layer in unit.layers)
         symbols = "all symbols" if unit.symbols is None else ",".join(unit.symbols)
@@ -84,6 +89,10 @@ def _show_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) ->
             f"{unit.exchange} {unit.start_text} to {unit.end_text} {','.join(unit.data_types)} of "
             f"{symbols}: {where}"
         )
+
+
+def _show_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) -> None:
+    _show_units(units)
     seconds = 0.0
     for each in planning.estimate(units, history):
         seconds += each.seconds

@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tardis_machine.cli.consent import consented
 from tardis_machine.cli.tables import Command, asked_times, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake.errors import LakeError
@@ -24,6 +26,7 @@ from tardis_machine.lake.gold_config import (
 if TYPE_CHECKING:
     from tardis_machine.lake.gold.refresh import Refreshed, Wanted
     from tardis_machine.lake.gold.report import Span
+    from tardis_machine.lake.retention import Dropped
 
 _HIVE: Final = {"spark.sql.catalogImplementation": "hive"}
 
@@ -138,13 +141,24 @@ def _drop_days(loaded: Loaded, _: Sequence[str]) -> int:
     config = loaded[DropDaysConfig]
     first_kept = config.first_kept(datetime.now(UTC).date())
     tables = open_filled(loaded, config)
-    dropped = drop_days(tables, config.layers, first_kept, config.exchange, dry_run=config.dry_run)
-    verb = "would lose" if config.dry_run else "lost"
-    for each in dropped:
-        print(f"{each.table} {verb} {each.days:,} days of exchanges, {each.first} to {each.last}")
-    if dropped and not config.dry_run:
+    drop = partial(drop_days, tables, config.layers, first_kept, config.exchange)
+    if config.dry_run or not config.yes:
+        found = drop(dry_run=True)
+        _show_dropped(found, "would lose")
+        if config.dry_run or not found:
+            return 0
+        if not consented("Drop these days?"):
+            return 1
+    dropped = drop()
+    _show_dropped(dropped, "lost")
+    if dropped:
         print("`lake maintain --vacuum` deletes their files when they are a week old")
     return 0
+
+
+def _show_dropped(dropped: "Sequence[Dropped]", verb: str) -> None:
+    for each in dropped:
+        print(f"{each.table} {verb} {each.days:,} days of exchanges, {each.first} to {each.last}")
 
 
 def _span(config: DaysConfig) -> "Span":
@@ -207,6 +221,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "Drops days that are no longer kept, once or as a retention.",
         (DropDaysConfig,),
         _drop_days,
-        "tardis-machine lake drop-days --tables /data/lake --keep-days 90 --layers bronze",
+        "tardis-machine lake drop-days --tables /data/lake --keep-days 90 --layers bronze --yes",
+        asks=lambda loaded: loaded[DropDaysConfig].asks,
     ),
 }

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from tardis_machine import log as logs
 from tardis_machine.cli import gold
 from tardis_machine.cli.config import sections as server_sections
+from tardis_machine.cli.consent import consented, expect_terminal
 from tardis_machine.cli.tables import Command, asked_times, expect_some, open_filled, open_tables
 from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
@@ -35,6 +37,7 @@ from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
 
 if TYPE_CHECKING:
+    from tardis_machine.lake.rebuild import Part
     from tardis_machine.lake.tables import Tables
     from tardis_machine.lake.units import Unit
     from tardis_machine.lake.verify import Difference
@@ -76,6 +79,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     for warning in loaded.warnings:
         log.warning(warning)
+    if command.asks(loaded):
+        expect_terminal([*_PROG.split(), *arguments], own)
     for module in ("pyspark", "pyarrow", "ptars"):
         require(module, extra="spark")
     if config.debug:
@@ -156,7 +161,7 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
         outcome = release(tables)
         print(f"{outcome.released:,} released, {outcome.left:,} left")
         for exchange, day in outcome.redo:
-            print(f"lines of {exchange} {day} come in by `lake backfill --force` of that day")
+            print(f"lines of {exchange} {day} come in by `lake backfill --force --yes` of that day")
         return 0
     held = quarantine.held(tables)
     print(f"{sum(each.records for each in held):,} records in quarantine")
@@ -218,20 +223,52 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
 def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import streaming  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.keeping import keep  # noqa: PLC0415
-    from tardis_machine.lake.rebuild import rebuild  # noqa: PLC0415
     from tardis_machine.lake.tables import EVENTS  # noqa: PLC0415
 
     config = loaded[SilverConfig]
     tables = open_tables(loaded, config.tables)
     if config.rebuild:
-        rebuild(tables)
-    elif not tables.exists(EVENTS):
+        return _rebuild(tables, config)
+    if not tables.exists(EVENTS):
         print(f"there are no events in {tables.root} yet")
     else:
         place = streaming.default_checkpoint(tables.root, "silver")
         with _told_to_stop() as stopping:
             keep(partial(streaming.start_silver, tables, place), stopping, restarts=0)
     return 0
+
+
+def _rebuild(tables: "Tables", config: SilverConfig) -> int:
+    from tardis_machine.lake.rebuild import compare, rebuild  # noqa: PLC0415 - needs the extra
+    from tardis_machine.lake.tables import SILVER  # noqa: PLC0415
+
+    parts = compare(tables)
+    silver = [part for part in parts if part.case in SILVER]
+    fate = "dropped" if config.drop_what_bronze_lacks else "kept"
+    for (table, exchange), group in groupby(
+        sorted(silver, key=lambda part: (part.table, part.exchange)),
+        lambda part: (part.table, part.exchange),
+    ):
+        own = list(group)
+        if days := [part for part in own if part.events]:
+            print(f"{table} {exchange}: {_days(days)} to rebuild")
+        if days := [part for part in own if part.lacking]:
+            rows = sum(part.lacking for part in days)
+            print(
+                f"{table} {exchange}: {rows:,} rows that Bronze lacks to be {fate}, {_days(days)}"
+            )
+    if config.dry_run:
+        print("Nothing was done.")
+        return 0
+    if not config.yes and not consented("Rebuild these days?"):
+        return 1
+    rebuild(tables, parts, drop_what_bronze_lacks=config.drop_what_bronze_lacks)
+    return 0
+
+
+def _days(parts: "Sequence[Part]") -> str:
+    days = sorted(part.day_text for part in parts)
+    return f"{len(days):,} days, {days[0]} to {days[-1]}"
 
 
 def _show(loaded: Loaded, names: Sequence[str]) -> int:
@@ -363,6 +400,7 @@ COMMANDS: Final[dict[str, Command]] = {
         _backfill,
         "tardis-machine lake backfill --exchange bitmex --symbols XBTUSD --types trade,book_change"
         "\n    --from 2024-03-01 --to 2024-03-08 --to-tables /data/lake",
+        asks=lambda loaded: loaded[BackfillConfig].asks,
     ),
     "verify": Command(
         "Compares what backfills have finished with a fresh replay, and says what to redo.",
@@ -378,10 +416,11 @@ COMMANDS: Final[dict[str, Command]] = {
         "\n    --kafka-topic bronze --to-tables /data/lake",
     ),
     "silver": Command(
-        "Brings what Bronze gained since the last time into Silver.",
+        "Brings what Bronze gained since the last time into Silver, or rebuilds it from Bronze.",
         (SilverConfig,),
         _silver,
         "tardis-machine lake silver --tables /data/lake",
+        asks=lambda loaded: loaded[SilverConfig].asks,
     ),
     "quarantine": Command(
         "Lists what no table could take and why, or tries it again.",

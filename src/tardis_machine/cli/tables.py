@@ -23,6 +23,8 @@ class Command(NamedTuple):
     run: Callable[[Loaded, Sequence[str]], int]
     example: str
     arguments: str = ""
+    asks: Callable[[Loaded], bool] = lambda _: False
+    """Whether it deletes or replaces rows with these settings, and `--yes` is not among them."""
 
 
 def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":

@@ -13,6 +13,7 @@ _BATCH: Final = 200_000
 _DAY_S: Final = 86_400
 # What Delta Lake insists on: a reader or a stream may be that far behind.
 _WEEK_HOURS: Final = 168
+YES_HELP: Final = "do it without asking; needed where there is no terminal to ask on"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,18 @@ class BackfillConfig(Section, title="Backfill"):
     dry_run: bool = setting(
         False, help="list what would be done, and what a few minutes tell of its size; do nothing"
     )
+    yes: bool = setting(False, help=YES_HELP)
     attempts: int = setting(3, help="tries for each day", minimum=1, maximum=100)
     symbol_buckets: int = setting(
         1,
         help="tasks that a day's symbols are spread over; each fetches slices of its own",
         minimum=1,
     )
+
+    @property
+    def asks(self) -> bool:
+        """Whether it replaces rows, and nobody has said yes to it."""
+        return self.force and bool(self.to_tables) and not (self.dry_run or self.yes)
 
     def validate(self) -> None:
         """Refuse a backfill of nothing."""
@@ -152,9 +159,28 @@ class StreamConfig(Section, title="Stream"):
 
 @dataclass(frozen=True, kw_only=True)
 class SilverConfig(TablesConfig, title="Silver"):
-    """Which tables."""
+    """Which tables, and whether they are rebuilt."""
 
-    rebuild: bool = setting(False, help="make Silver anew from all of Bronze")
+    rebuild: bool = setting(
+        False, help="rebuild the days that Bronze has events of; all other rows are listed and kept"
+    )
+    drop_what_bronze_lacks: bool = setting(
+        False, help="with --rebuild: also drop the rows whose event Bronze does not have"
+    )
+    dry_run: bool = setting(False, help="with --rebuild: only list what would be done")
+    yes: bool = setting(False, help=YES_HELP)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it replaces rows, and nobody has said yes to it."""
+        return self.rebuild and not (self.dry_run or self.yes)
+
+    def validate(self) -> None:
+        """Refuse flags of a rebuild without one."""
+        super().validate()
+        for name in ("drop_what_bronze_lacks", "dry_run"):
+            if getattr(self, name) and not self.rebuild:
+                raise ConfigError(self.flag(name), None, f"needs {self.flag('rebuild')}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Final
 from tardis_machine.config import ConfigError, Section, setting
 from tardis_machine.emit import DataTypeError, parse
 from tardis_machine.emit.datatypes import BookSnapshots, TradeBars
-from tardis_machine.lake.config import MOST_ROWS, TablesConfig
+from tardis_machine.lake.config import MOST_ROWS, YES_HELP, TablesConfig
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.intervals import seconds
 
@@ -136,6 +136,12 @@ class DropDaysConfig(TablesConfig, title="Drop days"):
         ("bronze", "silver"), help="layers they go from", choices=_LAYERS
     )
     dry_run: bool = setting(False, help="only say what would go")
+    yes: bool = setting(False, help=YES_HELP)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it deletes rows, and nobody has said yes to it."""
+        return not (self.dry_run or self.yes)
 
     def validate(self) -> None:
         """Refuse to drop what was not named."""

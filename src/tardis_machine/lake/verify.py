@@ -49,7 +49,7 @@ class Difference(NamedTuple):
         words = [
             *("tardis-machine", "lake", "backfill", "--force", "--exchange", self.unit.exchange),
             *("--types", self.data_type, *symbols),
-            *("--from", self.unit.start_text, "--to", self.unit.end_text),
+            *("--from", self.unit.start_text, "--to", self.unit.end_text, "--yes"),
         ]
         return shlex.join(words)
 

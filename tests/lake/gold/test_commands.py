@@ -112,7 +112,7 @@ def test_units_that_miss_are_between_those_that_are_there() -> None:
         ["quarantine"],
         ["quality"],
         ["register", "--database", "md"],
-        ["drop-days", "--before", "2024-03-02"],
+        ["drop-days", "--before", "2024-03-02", "--yes"],
     ],
     ids=lambda command: command[0],
 )

@@ -1,0 +1,59 @@
+"""Consent to what deletes or replaces rows: asked for on a terminal, else given by `--yes`."""
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from tardis_machine.config import ConfigError, Section, options
+
+_FLAG = "--yes"
+_HIDDEN = "..."
+
+
+def expect_terminal(command: Sequence[str], sections: Iterable[type[Section]]) -> None:
+    """Refuse to run a command that has to ask where nobody can answer.
+
+    Raises:
+        ConfigError: there is no terminal. It names `--yes` and the command that has it.
+    """
+    if _is_terminal():
+        return
+    hidden = {
+        option.flag
+        for section in sections
+        for option in options(section)
+        if option.setting.secret or option.kind is dict
+    }
+    typed = shlex.join([*_without_values(command, hidden), _FLAG])
+    raise ConfigError(
+        _FLAG,
+        None,
+        "is needed: this command deletes or replaces rows, and there is no terminal to ask on. "
+        f"Nothing was done. --dry-run lists what it would do; to do it, run: {typed}",
+    )
+
+
+def consented(question: str) -> bool:
+    """Ask on the terminal; anything but `y` or `yes` is a no."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+        return True
+    print("Nothing was done.")
+    return False
+
+
+def _is_terminal() -> bool:
+    # Without one of them the question is not seen, or not answered. A daemon may have neither.
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def _without_values(command: Iterable[str], hidden: set[str]) -> Iterator[str]:
+    """Yield the words of a command, without the values of flags that may hold secrets."""
+    is_value = False
+    for word in command:
+        flag, equals, _ = word.partition("=")
+        if is_value:
+            yield _HIDDEN
+        else:
+            yield f"{flag}={_HIDDEN}" if equals and flag in hidden else word
+        is_value = not is_value and flag in hidden and not equals
