@@ -1,4 +1,4 @@
-"""Who is asked before rows are deleted or replaced, and what is said where nobody can answer."""
+"""The question before rows are deleted or replaced, and the error without a terminal."""
 
 import os
 import pty
@@ -50,7 +50,7 @@ def test_an_answer_is_read_from_the_terminal(typed: bytes, code: int) -> None:
         os.close(ours)
 
 
-def test_without_standard_streams_nobody_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_standard_streams_yes_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(ConfigError, match="--yes: is needed"):
         expect_terminal(["tardis-machine"], ())

@@ -34,24 +34,26 @@ def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
-def test_what_is_chosen_for_a_session_stays(
+def test_what_is_chosen_is_set_on_a_session_of_its_own(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     codec, zone = "spark.sql.parquet.compression.codec", "spark.sql.session.timeZone"
     rules = "spark.sql.adaptive.optimizer.excludedRules"
-    own = spark.conf.get(rules)
-    try:
-        session(settings={codec: "gzip", zone: ZONE, rules: "some.Rule"})
-        assert spark.conf.get(codec) == "gzip"
-        # But for what the jobs rely on.
-        assert spark.conf.get(rules) == f"some.Rule,{own}"
-        assert spark.conf.get(zone) == "UTC"
-        assert [record.message for record in caplog.records] == [
-            "days and times of the tables are UTC's"
-        ]
-    finally:
-        prepared(spark)
-    assert (spark.conf.get(codec), spark.conf.get(rules)) == ("zstd", own)
+    before = spark.conf.getAll
+    # Of the driver's memory it is too late to choose.
+    chosen = {codec: "gzip", zone: ZONE, rules: "some.Rule", "spark.driver.memory": "9g"}
+    own = session(settings=chosen)
+    assert own.conf.get(codec) == "gzip"
+    # But for what the jobs rely on.
+    assert own.conf.get(rules) == f"some.Rule,{spark.conf.get(rules)}"
+    assert own.conf.get(zone) == "UTC"
+    assert own.conf.get("spark.driver.memory") == spark.conf.get("spark.driver.memory")
+    assert [record.message for record in caplog.records] == [
+        "days and times of the tables are UTC's"
+    ]
+    assert spark.conf.getAll == before
+    assert session() is spark
+    assert prepared(own) is own
 
 
 def test_a_master_cannot_be_chosen_for_a_session_that_is_there(spark: SparkSession) -> None:

@@ -3,15 +3,16 @@
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from tardis_machine.config import ConfigError, Section, options
 
-_FLAG = "--yes"
-_HIDDEN = "..."
+_FLAG: Final = "--yes"
+_HIDDEN: Final = "..."
 
 
 def expect_terminal(command: Sequence[str], sections: Iterable[type[Section]]) -> None:
-    """Refuse to run a command that has to ask where nobody can answer.
+    """Refuse to run a command that has to ask without a terminal to ask on.
 
     Raises:
         ConfigError: there is no terminal. It names `--yes` and the command that has it.

@@ -51,7 +51,7 @@ def write_batch(
 
     `may_repeat` says that an earlier process may have written the batch in part.
     """
-    inspected = bronze.inspected(records).persist()
+    inspected = bronze.inspected(tables.own(records)).persist()
     try:
         events = bronze.events(inspected)
         groups = summed_up(inspected)
@@ -87,6 +87,7 @@ def write_silver(
     tables: Tables, events: "DataFrame", groups: list[Group]
 ) -> tuple[dict[str, int], int]:
     """Bring Bronze events into Silver; tell what each payload case and quarantine gained."""
+    events = tables.own(events)
     cases: dict[str, list[Group]] = {}
     for group in groups:
         if group.case is not None:

@@ -74,7 +74,7 @@ class BackfillConfig(Section, title="Backfill"):
 
     @property
     def asks(self) -> bool:
-        """Whether it replaces rows, and nobody has said yes to it."""
+        """Whether it replaces rows without a `--yes`."""
         return self.force and bool(self.to_tables) and not (self.dry_run or self.yes)
 
     def validate(self) -> None:
@@ -172,7 +172,7 @@ class SilverConfig(TablesConfig, title="Silver"):
 
     @property
     def asks(self) -> bool:
-        """Whether it replaces rows, and nobody has said yes to it."""
+        """Whether it replaces rows without a `--yes`."""
         return self.rebuild and not (self.dry_run or self.yes)
 
     def validate(self) -> None:

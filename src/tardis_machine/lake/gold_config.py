@@ -140,7 +140,7 @@ class DropDaysConfig(TablesConfig, title="Drop days"):
 
     @property
     def asks(self) -> bool:
-        """Whether it deletes rows, and nobody has said yes to it."""
+        """Whether it deletes rows without a `--yes`."""
         return not (self.dry_run or self.yes)
 
     def validate(self) -> None:

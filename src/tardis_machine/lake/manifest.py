@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from tardis_machine.lake.records import schema_of
+from tardis_machine.lake.session import frame
 from tardis_machine.lake.spans import day, literal, moment
 from tardis_machine.lake.tables import MANIFEST, Commit, Tables
 from tardis_machine.lake.units import DISCONNECT, LAYERS, Done, Unit
@@ -125,7 +126,7 @@ def write_down(tables: Tables, unit: Unit, counts: Counts) -> None:
         )
         for (layer, data_type), count in counts.items()
     ]
-    rows = tables.spark.createDataFrame(lines, schema_of(MANIFEST.columns))
+    rows = frame(tables.spark, lines, schema_of(MANIFEST.columns))
     # Delta remembers ids for good: with the unit's own, a day that was dropped and brought in again
     # would pass for written down.
     commit = Commit(f"backfill/{unit.id}/{uuid4().hex}", unit.generation)

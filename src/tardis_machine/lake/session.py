@@ -5,17 +5,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tardis_machine.extras import require
 from tardis_machine.lake.errors import SessionError
 from tardis_machine.parts import PartError, fetch_jars, java, parts_dir
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,17 @@ DELTA_SETTINGS: Final[dict[str, str]] = {
 }
 """What Delta Lake needs of any session."""
 
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _ZONE: Final = "spark.sql.session.timeZone"
+# Set on the lake's own sessions. What is cloned from them, as each stream is, has it as well.
+_OWN: Final = "spark.tardis-machine.own"
+_ACTIVATING: Final = threading.Lock()
 _LEFT_OUT: Final = "spark.sql.adaptive.optimizer.excludedRules"
 
 TABLE_SETTINGS: Final[dict[str, str]] = {
     _ZONE: "UTC",
+    # Filters on the `tardis` source reach history.
+    PUSHDOWN: "true",
     # Twice Spark's own: envelopes are small, and each batch costs a round through Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -98,8 +105,8 @@ TABLE_SETTINGS: Final[dict[str, str]] = {
     # Files of a long day stay small enough to be skipped by time and joined one at a time.
     "spark.sql.files.maxRecordsPerFile": "5000000",
 }
-"""Set on every session, wherever it came from, unless something else was chosen for it. Jobs rely
-on the zone, and on the rule that is left out."""
+"""Set on the lake's own sessions, unless something else was chosen for them; a session of the user
+is never changed. Jobs rely on the zone, and on the rule that is left out."""
 
 LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -163,37 +170,52 @@ def session(
     settings: Mapping[str, str] | None = None,
     s3: bool = False,
 ) -> "SparkSession":
-    """Give a session that can read and write the tables.
+    """Return a session that can read and write the tables.
 
-    An active session, SPARK_REMOTE and spark-submit are used as they are; otherwise one is
+    If there is a session already, by this process, SPARK_REMOTE or spark-submit, the session that
+    is returned is another one on the same Spark application (see `prepared`). Otherwise one is
     started on `master` (local[*] when not given) with the jars, fetched once; `s3` is for tables
     on S3.
     """
     require("pyspark", extra="spark")
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional dependency
 
-    chosen = dict(settings or {})
-    builder = SparkSession.builder.appName(name)
-    foreign = (
-        SparkSession.getActiveSession() is not None
-        or "SPARK_REMOTE" in os.environ
-        or "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit's
-    )
-    if foreign:
-        if master is not None:
-            raise SessionError(
-                f"--master {master} cannot be applied: there is a Spark session already, by "
-                "SPARK_REMOTE, spark-submit or this process"
-            )
+    spark = _running()
+    submitted = "SPARK_REMOTE" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is not None and (spark is not None or submitted):
+        raise SessionError(
+            f"--master {master} cannot be applied: there is a Spark session already, by "
+            "SPARK_REMOTE, spark-submit or this process"
+        )
+    if spark is not None:
+        spark = prepared(spark, settings)
     else:
-        chosen = _own_settings(master, chosen, s3=s3)
-        _know_letters()
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    spark = _started(builder)
+        chosen = dict(settings or {})
+        if not submitted:
+            chosen = _own_settings(master, chosen, s3=s3)
+            _know_letters()
+        builder = SparkSession.builder.appName(name)
+        for key, value in chosen.items():
+            builder = builder.config(key, value)
+        spark = _started(builder)
+        _expect_delta(spark)
+        _set(spark, _table_settings(settings))
     if s3:
         _check_s3(spark)
-    return prepared(spark, settings)
+    return spark
+
+
+def _running() -> "SparkSession | None":
+    """Return the session of this process, if one has been started and not been stopped."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    try:
+        spark = SparkSession.active()
+    except PySparkException:
+        return None
+    is_stopped = _is_classic(spark) and spark.sparkContext._jsc is None  # noqa: SLF001
+    return None if is_stopped else spark
 
 
 def _know_letters() -> None:
@@ -252,21 +274,112 @@ def _interrupted_later() -> Iterator[None]:
 
 
 def prepared(spark: "SparkSession", chosen: Mapping[str, str] | None = None) -> "SparkSession":
-    """Check that a session can work on the tables, and set what was not chosen for it."""
+    """Return a session of the lake's own beside a session of the user, which is not changed.
+
+    It has the user's settings, temporary views and data sources as they are now, and its own time
+    zone (UTC) and settings of how tables are written, unless `chosen` has others. A session that
+    is the lake's own is returned as it is, unless something is chosen.
+    """
+    if not chosen and is_own(spark):
+        return spark
+    _expect_delta(spark)
+    own = _cloned(spark)
+    _set(own, {**(chosen or {}), **_table_settings(chosen)})
+    return own
+
+
+def is_own(spark: "SparkSession") -> bool:
+    """Whether a session has the lake's settings."""
+    return spark.conf.get(_OWN, None) is not None
+
+
+def moved(rows: "DataFrame", spark: "SparkSession") -> "DataFrame":
+    """Return the same rows as a DataFrame of another session of the application."""
+    if rows.sparkSession is spark or not _is_classic(spark):
+        return rows
+    java: Any = spark._jvm  # noqa: SLF001 - PySpark does not offer it
+    dataset = java.org.apache.spark.sql.classic.Dataset
+    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
+    there = dataset.ofRows(spark._jsparkSession, plan)  # noqa: SLF001
+    return type(rows)(there, spark)
+
+
+def frame(spark: "SparkSession", lines: Sequence[tuple[Any, ...]], schema: str) -> "DataFrame":
+    """Make a DataFrame of some lines; the process's active session stays the one that it was."""
+    with _activated(spark):
+        return spark.createDataFrame(lines, schema)
+
+
+def register(spark: "SparkSession", source: "type[DataSource]") -> None:
+    """Make a data source known to a session, even if the active session has one of its name."""
+    with _activated(spark):
+        spark.dataSource.register(source)
+
+
+@contextmanager
+def _activated(spark: "SparkSession") -> Iterator[None]:
+    """Make a session the active one of the process and of this thread, for a moment.
+
+    PySpark itself makes it that for good with `createDataFrame`.
+    """
+    if not _is_classic(spark):
+        yield
+        return
+    kind: Any = type(spark)
+    java = kind._get_j_spark_session_class(spark._jvm)  # noqa: SLF001 - PySpark does not offer it
+    with _ACTIVATING:
+        active, of_thread = kind._activeSession, java.getActiveSession()  # noqa: SLF001
+        try:
+            kind._activeSession = spark  # noqa: SLF001
+            java.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+            yield
+        finally:
+            kind._activeSession = active  # noqa: SLF001
+            if of_thread.isDefined():
+                java.setActiveSession(of_thread.get())
+            else:
+                java.clearActiveSession()
+
+
+def _is_classic(spark: "SparkSession") -> bool:
+    """Whether a session is not one of Spark Connect."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def _cloned(spark: "SparkSession") -> "SparkSession":
+    if not _is_classic(spark):
+        clone: SparkSession = spark.cloneSession()  # type: ignore[attr-defined] # Connect's
+        return clone
+    java = spark._jsparkSession.cloneSession()  # noqa: SLF001 - PySpark offers it for Connect only
+    return type(spark)(spark.sparkContext, java)
+
+
+def _expect_delta(spark: "SparkSession") -> None:
     if _DELTA_EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
         settings = " ".join(f"--conf {key}={value}" for key, value in DELTA_SETTINGS.items())
         raise SessionError(
             "this Spark session has no Delta Lake. Start it with "
             f"--packages {packages()} {settings}"
         )
+
+
+def _table_settings(chosen: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the lake's settings, with those that were chosen in their place."""
     own = dict(chosen or {})
     if own.pop(_ZONE, "UTC") != "UTC":
         log.warning("days and times of the tables are UTC's", extra={"setting": _ZONE})
     if _LEFT_OUT in own:
         own[_LEFT_OUT] = _joined(own[_LEFT_OUT], [TABLE_SETTINGS[_LEFT_OUT]])
-    for key, value in TABLE_SETTINGS.items():
-        spark.conf.set(key, own.get(key, value))
-    return spark
+    return {_OWN: "true", **{key: own.get(key, value) for key, value in TABLE_SETTINGS.items()}}
+
+
+def _set(spark: "SparkSession", settings: Mapping[str, str]) -> None:
+    """Set what a session can be told while Spark runs; the rest stays as Spark was started."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+
+    for key, value in settings.items():
+        with suppress(PySparkException):
+            spark.conf.set(key, value)
 
 
 def _check_s3(spark: "SparkSession") -> None:

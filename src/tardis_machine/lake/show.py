@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tardis_machine.lake import silver
 from tardis_machine.lake.catalog import TABLES
 from tardis_machine.lake.errors import LakeError
+from tardis_machine.lake.session import moved
 from tardis_machine.lake.tables import SILVER, Tables
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def frame(tables: Tables, name: str) -> "DataFrame":
 
 
 def views(tables: Tables) -> list[str]:
-    """Make a temporary view of every table that is there, for SQL in a notebook."""
+    """Make a temporary view of every table that is there, in the session that was handed in."""
     made = [name for name, table in TABLES.items() if tables.exists(table)]
     if "book_changes" in made:
         made.append(BOOK_LEVELS)
     for name in made:
-        frame(tables, name).createOrReplaceTempView(name)
+        moved(frame(tables, name), tables.given).createOrReplaceTempView(name)
     return made
 
 

@@ -81,7 +81,8 @@ def start(
         wrote(written)
         _log(number, written, time.monotonic() - began)
 
-    return _started(records.writeStream.foreachBatch(batch), checkpoint, once, interval_s)
+    writer = tables.own(records).writeStream.foreachBatch(batch)
+    return _started(writer, checkpoint, once, interval_s)
 
 
 def start_silver(tables: Tables, checkpoint: str, *, max_files: int = 100) -> "StreamingQuery":

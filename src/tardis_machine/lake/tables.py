@@ -16,6 +16,7 @@ from tardis_machine.lake.events import EVENT
 from tardis_machine.lake.lost import FILE_GONE, forget
 from tardis_machine.lake.places import located
 from tardis_machine.lake.records import KEPT
+from tardis_machine.lake.session import is_own, moved, prepared
 from tardis_machine.lake.spans import listed, literal
 
 if TYPE_CHECKING:
@@ -162,10 +163,12 @@ class Commit(NamedTuple):
 
 
 class Tables:
-    """The tables under one path, in one Spark session."""
+    """The tables under one path, in a Spark session of the lake's own beside the given one."""
 
     def __init__(self, spark: "SparkSession", root: str) -> None:
-        self.spark = spark
+        self.given = spark
+        """The user's session: temporary views are made here, and nothing of it is changed."""
+        self.spark = prepared(spark)
         self.root = located(root)
         self._known: set[str] = set()
         self._creating = threading.Lock()
@@ -232,6 +235,10 @@ class Tables:
         if not self.exists(table):
             raise LakeError(f"there is no table {self.path(table)}")
         return self.spark.read.format("delta").load(self.path(table))
+
+    def own(self, rows: "DataFrame") -> "DataFrame":
+        """Return rows of any session as rows of one that is the lake's own, with its settings."""
+        return rows if is_own(rows.sparkSession) else moved(rows, self.spark)
 
     def append_once(self, rows: "DataFrame", table: Table, commit: Commit) -> None:
         """Append rows, unless this commit has been made already."""

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from tardis_machine.lake.gold.changes import Version
 from tardis_machine.lake.records import schema_of
+from tardis_machine.lake.session import frame
 from tardis_machine.lake.spans import moment
 from tardis_machine.lake.tables import Table, Tables, among
 
@@ -64,5 +65,5 @@ def write_down(tables: Tables, made: Mapping[str, Reached]) -> None:
         for name, each in made.items()
         for source, version in each.versions.items()
     ]
-    rows = tables.spark.createDataFrame(lines, schema_of(PROGRESS.columns))
+    rows = frame(tables.spark, lines, schema_of(PROGRESS.columns))
     tables.replace(lambda: rows, PROGRESS, among("made", sorted(made)))

@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from tardis_machine.config import ConfigError, Section, claim, options, resolve
+from tardis_machine.lake import session
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sinks.sending import Sending, Sent
@@ -50,7 +51,7 @@ _RETRIES: Final = ("retry_max", "retry_min_ms", "retry_max_s", "send_timeout_s")
 
 def register(spark: "SparkSession", *configs: BusConfig) -> None:
     """Make the sink known to a session, with settings of buses that options then only add to."""
-    spark.dataSource.register(data_source(configs))
+    session.register(spark, data_source(configs))
 
 
 def by_key(events: "DataFrame") -> "DataFrame":

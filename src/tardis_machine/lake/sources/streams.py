@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from tardis_machine.lake import session
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.records import RECORD, schema_of
 
@@ -73,7 +74,7 @@ def load(
     spark: "SparkSession", name: str, reader: Callable[[], DataSourceStreamReader]
 ) -> "DataFrame":
     """Register a source and read it; its settings are in the reader, since plans show options."""
-    spark.dataSource.register(data_source(name, reader))
+    session.register(spark, data_source(name, reader))
     return spark.readStream.format(name).load()
 
 

@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 from tardis_machine.config import resolve
 from tardis_machine.history import History
 from tardis_machine.history.settings import HistoryConfig
-from tardis_machine.lake import silver
+from tardis_machine.lake import session, silver
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.records import schema_of
 from tardis_machine.lake.sources.projections import (
@@ -81,9 +81,13 @@ _WHOLE: Final[dict[str, type[Events | Rejects | Breaks | Records]]] = {
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the source known to a session, with filters pushed down to it."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(TardisDataSource)
+    """Make the source known to a session, whose settings stay as they are.
+
+    Filters reach history where the session pushes them down to sources in Python
+    (`spark.sql.python.filterPushdown.enabled`), as the lake's own sessions do.
+    """
+    pushes = spark.conf.get(session.PUSHDOWN, "false") == "true"
+    session.register(spark, TardisDataSource if pushes else _Unfiltered)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class TardisDataSource(DataSource):
             float(wait_s) if (wait_s := self.options.get("apiWaitS")) else None,
         )
         tasks = self.options.get("concurrentTasks")
-        return TardisReader(
+        return self._reader(
             self._replays,
             where,
             self._projection(),
@@ -151,6 +155,10 @@ class TardisDataSource(DataSource):
             buckets=int(self.options.get("buckets", "1")),
             request_id=self.options.get("requestId", ""),
         )
+
+    @property
+    def _reader(self) -> "type[TardisReader]":
+        return TardisReader
 
     def _projection(self) -> Projection:
         given = self.options.get("as", "columns")
@@ -267,6 +275,20 @@ class TardisReader(DataSourceReader):
         self._replays = [
             kept for replay in self._replays if (kept := confined(replay, start, end)) is not None
         ]
+
+
+class _UnfilteredReader(TardisReader):
+    """A reader for sessions without filter pushdown: Spark refuses one with `pushFilters`."""
+
+    pushFilters = DataSourceReader.pushFilters  # noqa: N815
+
+
+class _Unfiltered(TardisDataSource):
+    """Normalized history, for sessions that do not push filters down to sources in Python."""
+
+    @property
+    def _reader(self) -> type[TardisReader]:
+        return _UnfilteredReader
 
 
 def replayed(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
