@@ -1,5 +1,8 @@
 """Show each failure when it happens, not at the end of a run of minutes."""
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 
@@ -8,6 +11,28 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the printer where results arrive: in the process that starts the workers."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Printer(config), "failing")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Make a report fit to be sent: a worker of xdist ends where it sends a lone surrogate.
+
+    What passing tests have printed is not sent at all.
+    """
+    data = yield
+    if isinstance(data, dict) and data.get("outcome") == "passed":
+        data["sections"] = []
+    return _sendable(data)
+
+
+def _sendable(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, dict):
+        return {key: _sendable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(_sendable(value) for value in data)
+    return data
 
 
 class _Printer:

@@ -38,8 +38,8 @@ class HistoryConfig(Section, title="History"):
     )
     api_wait_s: float | None = setting(
         None,
-        help="how long a replay that has no data yet tries to connect to the API; without it 15 s, "
-        "but in a backfill as long as in the middle of a replay: about an hour",
+        help="how long a replay without data yet tries to connect to the API; default: 15 s, and "
+        "about an hour in a backfill",
         minimum=0,
     )
     max_slices: int = setting(
