@@ -144,6 +144,32 @@ def test_text_that_is_no_options(text: str | None) -> None:
             parse(text)
 
 
+@pytest.mark.parametrize(
+    ("value", "minutes"),
+    [
+        (None, None),
+        (False, None),
+        (0, None),
+        (True, 30),
+        (1, 6),
+        (6, 6),
+        (7.5, 7.5),
+        (525_600, 525_600),
+    ],
+)
+def test_wait_for_data_is_minutes_behind_the_clock(value: object, minutes: float | None) -> None:
+    wait = {"waitWhenDataNotYetAvailable": value}
+    assert normalized(**wait)[0].lag_minutes == minutes
+    raw = {name: value for name, value in GOOD.items() if name != "dataTypes"}
+    assert parse_replay(json.dumps(raw | wait), strict=True).lag_minutes == minutes
+
+
+@pytest.mark.parametrize("value", ["true", -1, 525_601, 1e308, [], {}])
+def test_wait_for_data_that_is_none_is_refused(value: object) -> None:
+    expected = "expected true, false, or minutes behind the clock, from 0 to 525,600"
+    assert expected in refused(waitWhenDataNotYetAvailable=value)
+
+
 def test_unknown_keys_are_said_or_refused(caplog: pytest.LogCaptureFixture) -> None:
     text = json.dumps(GOOD | {"datatypes": 1})
     with caplog.at_level(logging.WARNING):

@@ -26,6 +26,10 @@ _DATE: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _LIVE_TIMEOUT_MS: Final = 10_000
+_WAIT: Final = "waitWhenDataNotYetAvailable"
+_LAG_MINUTES: Final = 30.0
+_MIN_LAG_MINUTES: Final = 6.0
+_MAX_LAG_MINUTES: Final = 365 * 1440
 _MAX_LIVE_TIMEOUT_MS: Final = 365 * 86_400_000
 # A WebSocket's close has room for 123 bytes: what would be right must fit beside the value.
 _MAX_SHOWN: Final = 40
@@ -42,7 +46,8 @@ class OptionsError(TardisMachineError):
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A raw replay: exchange, channels, whole minutes from (inclusive) to (exclusive).
 
-    `speed` 1 is as it happened, None as fast as possible.
+    `speed` 1 is as it happened, None as fast as possible. With `lag_minutes` a minute is fetched
+    when it is so far behind the clock, otherwise at once.
     """
 
     exchange: str
@@ -51,12 +56,14 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     filters: tuple[Filter, ...] = ()
     with_disconnects: bool = False
     speed: float | None = None
+    lag_minutes: float | None = None
 
 
 class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A normalized replay. `symbols` None asks for all, and so does an empty tuple.
 
-    `speed` 1 is as it happened, None as fast as possible.
+    `speed` 1 is as it happened, None as fast as possible. With `lag_minutes` a minute is fetched
+    when it is so far behind the clock, otherwise at once.
     """
 
     exchange: str
@@ -66,6 +73,7 @@ class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     symbols: tuple[str, ...] | None = None
     with_disconnect_messages: bool = False
     speed: float | None = None
+    lag_minutes: float | None = None
     publish: bool = True
 
 
@@ -87,7 +95,7 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
     if len(given) != 1:
         raise OptionsError("invalid options: a raw replay takes one object, not an array")
     options = given[0]
-    keys = ("exchange", "filters", "from", "to", "withDisconnects", "speed")
+    keys = ("exchange", "filters", "from", "to", "withDisconnects", "speed", _WAIT)
     _known_keys(options, keys, strict=strict)
     exchange = _text(options, "exchange")
     channels = catalog.CHANNELS.get(exchange)
@@ -101,6 +109,7 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
         filters=_filters(options.get("filters"), channels),
         with_disconnects=_flag(options, "withDisconnects", False),
         speed=parse_speed(options.get("speed")),
+        lag_minutes=parse_lag(options.get(_WAIT)),
     )
 
 
@@ -110,7 +119,7 @@ def parse_replay_normalized(
     """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several."""
     keys = (
         *("exchange", "symbols", "from", "to", "dataTypes", "withDisconnectMessages"),
-        *("speed", "publish"),
+        *("speed", "publish", _WAIT),
     )
     found = []
     given = _objects(text)
@@ -127,6 +136,7 @@ def parse_replay_normalized(
                 symbols=_symbols(options),
                 with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
                 speed=parse_speed(options.get("speed")),
+                lag_minutes=parse_lag(options.get(_WAIT)),
                 publish=_flag(options, "publish", True),
             )
         )
@@ -206,6 +216,21 @@ def parse_speed(value: object) -> float | None:
     raise OptionsError(
         f'invalid "speed": {shown:.{_MAX_SHOWN}}, expected a number from {MIN_SPEED:g} to '
         f"{MAX_SPEED:,}, such as 1 for as it happened"
+    )
+
+
+def parse_lag(value: object) -> float | None:
+    """Read how far behind the clock minutes are fetched; None is at once, and so is 0."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return _LAG_MINUTES
+    if isinstance(value, int | float) and 0 <= value <= _MAX_LAG_MINUTES:
+        return max(_MIN_LAG_MINUTES, float(value)) if value else None
+    shown = repr(value) if isinstance(value, float) else _shown(value)  # JSON has no NaN
+    raise OptionsError(
+        f'invalid "{_WAIT}": {shown:.{_MAX_SHOWN}}, expected true, false, or minutes behind the '
+        f"clock, from 0 to {_MAX_LAG_MINUTES:,}"
     )
 
 

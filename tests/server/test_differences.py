@@ -20,6 +20,7 @@ from tests.server import (
     test_sockets,
     test_start_page,
     test_stream,
+    test_waiting,
     test_websocket,
 )
 from tests.server.conftest import Served, Start
@@ -191,6 +192,10 @@ TESTS: Final[dict[str, tuple[Callable[..., object], ...]]] = {
         test_websocket.test_a_client_that_stalls_is_cut,
     ),
     "`speed`": (test_paced.test_over_http, test_paced.test_over_websocket),
+    "`waitWhenDataNotYetAvailable` beyond a year, or negative": (
+        test_waiting.test_native_replay_refuses_a_wait_that_is_none,
+        test_waiting.test_answer_begins_while_nothing_is_due_and_ends_with_its_client,
+    ),
     "`publish`": (test_publishing.test_both_flows_are_published,),
     "`/ws-replay?all=true`": (test_native.test_all_asks_for_everything,),
     "`/ws-replay`: messages that are no subscriptions": (

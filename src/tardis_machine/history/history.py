@@ -20,6 +20,7 @@ from tardis_machine.history.client import (
     Client,
     SliceRequest,
 )
+from tardis_machine.history.due import Clock, DueTimes, Lag, system_clock
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.plain import HAS_POSIX, PlainCache
@@ -70,6 +71,7 @@ class History:
         max_tries: int = MAX_TRIES,
         api_wait_s: float = API_WAIT_S,
         sleep: Callable[[float], None] | None = None,
+        clock: Clock = system_clock,
     ) -> None:
         self._source = source
         self._closed = self._told = False
@@ -89,6 +91,7 @@ class History:
             sleep=sleep,
         )
         self._fetches = Fetches(self._client, self.cache, max_fetches)
+        self._due_times = DueTimes(clock)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="tardis-cache")
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
 
@@ -99,12 +102,21 @@ class History:
         self.close()
 
     def read(
-        self, exchange: str, filters: Sequence[Filter], start: int, end: int, *, readers: int = 1
+        self,
+        exchange: str,
+        filters: Sequence[Filter],
+        start: int,
+        end: int,
+        *,
+        readers: int = 1,
+        lag_minutes: float | None = None,
     ) -> Reader:
         """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes).
 
         There are none where both are the same; nothing is fetched then.
-        `readers` is how many of them share a replay, and the slices it may keep.
+        `readers` is how many of them share a replay, and the slices it may keep. With
+        `lag_minutes` each minute is fetched when it is so far behind the clock: `end` may lie in
+        the future.
         """
         if self._closed:
             raise ReaderClosedError("the history is closed")
@@ -137,6 +149,7 @@ class History:
             workers=self._workers,
             select=select,
             max_slices=max(1, self._max_slices // readers),
+            lag=None if lag_minutes is None else Lag(lag_minutes, self._due_times),
         )
         self._readers.add(reader)
         return reader

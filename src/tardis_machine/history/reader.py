@@ -15,6 +15,7 @@ from typing import Final, Self, TypeVar
 from tardis_machine.history.borders import served_minutes
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
+from tardis_machine.history.due import Due, Lag
 from tardis_machine.history.errors import (
     CacheError,
     CorruptSliceError,
@@ -127,6 +128,7 @@ class Reader:
         workers: ThreadPoolExecutor,
         select: Select | None = None,
         max_slices: int = MAX_FETCHES,
+        lag: Lag | None = None,
     ) -> None:
         self._request = request
         self._end = end
@@ -136,6 +138,8 @@ class Reader:
         self._workers = workers
         self._select = select
         self._max_slices = max_slices
+        self._lag = lag
+        self._due: Due | None = None
         self._coverage = self._list_coverage()
         self._slice_minutes = 1
         self._bytes_per_minute = 0
@@ -179,7 +183,10 @@ class Reader:
             self.close()
 
     def pending(self) -> Future[object] | None:
-        """Return the fetch that the next piece waits for; None if piece, end or error is there."""
+        """Return what the next piece waits for; None if piece, end or error is there.
+
+        That is a fetch, or a `Due` where its minute is yet to come.
+        """
         if self._closed.is_set() or self._pieces is not None or self._failure is not None:
             return None
         try:
@@ -232,8 +239,11 @@ class Reader:
             self._closed.set()
             self._pieces = None
             probe, self._probe = self._probe, None
+            due, self._due = self._due, None
             segments = list(self._segments)
             self._segments.clear()
+        if due is not None and self._lag is not None:
+            self._lag.cancel(due)
         if probe is not None:
             self._release(probe)
         for segment in segments:
@@ -243,7 +253,8 @@ class Reader:
     # wrong key or a day that is not there yet shows at once.
 
     def _open(self) -> None:
-        first = self._first_missing()
+        end = self._end_due()
+        first = self._first_missing(end)
         if first is None:
             return
         if self._fetches is None:
@@ -252,7 +263,7 @@ class Reader:
                 status=404,
                 exchange=self._request.exchange,
             )
-        minutes = dict.fromkeys((self._last_missing(first), first))
+        minutes = dict.fromkeys((self._last_missing(first, end), first))
         probe = self._submit([self._slice(each, 1)._replace(first=True) for each in minutes])
         with self._lock:
             if not self._closed.is_set():
@@ -263,10 +274,10 @@ class Reader:
     def _list_coverage(self) -> Coverage:
         return Coverage(self._cache, self._request.exchange, self._keys)
 
-    def _first_missing(self) -> int | None:
+    def _first_missing(self, end: int) -> int | None:
         coverage = self._list_coverage()
         minute = self._request.start
-        while minute < self._end:
+        while minute < end:
             cached = coverage.at(minute)
             if cached is None:
                 return minute
@@ -275,8 +286,8 @@ class Reader:
                 coverage.drop_before(minute)
         return None
 
-    def _last_missing(self, first: int) -> int:
-        minute = self._end - 1
+    def _last_missing(self, first: int, end: int) -> int:
+        minute = end - 1
         while minute > first:
             # A day at a time: a replay may span years, and mostly be there.
             coverage, border = self._list_coverage(), max(first, minute - _DAY)
@@ -308,7 +319,9 @@ class Reader:
                 self._learn(each)
             self._slice_minutes = min(self._suggested(each) for each in fetched)
         self._plan()
-        return self._settle(self._segments[0]) if self._segments else None
+        if self._segments:
+            return self._settle(self._segments[0])
+        return self._wait_until_due() if self._planned < self._end else None
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -320,13 +333,36 @@ class Reader:
 
     # Planning: which file serves which minutes, and what is fetched ahead.
 
+    def _end_due(self) -> int:
+        """Return the end of the minutes that can be fetched by now."""
+        return self._end if self._lag is None else min(self._end, self._lag.end())
+
+    def _wait_until_due(self) -> Due | None:
+        """Return a wait for the next minute; None if it needs none, or the replay was closed."""
+        due = self._due
+        if self._lag is None or (due is not None and not due.done()):
+            return due
+        if due is None:
+            extra = {"exchange": self._request.exchange, "minute": _iso(self._planned)}
+            log.info("replay waits for data that is not due yet", extra=extra)
+        due = self._lag.wait(self._planned)
+        with self._lock:
+            if not self._closed.is_set():
+                self._due = due
+                return due
+        self._lag.cancel(due)
+        return None
+
     def _plan(self) -> None:
+        end_due = self._end_due()
         while self._planned < self._end and len(self._segments) < self._max_slices:
             cached = self._coverage.at(self._planned)
             if cached is not None:
                 segment = self._cached_segment(cached)
             else:
-                limit = min(self._slice_minutes, self._end - self._planned)
+                if self._planned >= end_due:
+                    break
+                limit = min(self._slice_minutes, end_due - self._planned)
                 minutes = self._coverage.gap(self._planned, limit)
                 if self._segments and not self._has_room(minutes):
                     break

@@ -166,6 +166,7 @@ def replay_normalized(
     symbols: Sequence[str] | None = None,
     with_disconnect_messages: bool = False,
     speed: float | None = None,
+    wait_when_data_not_yet_available: bool | float = False,
     from_date: Moment | None = None,
     to_date: Moment | None = None,
     strict: bool = False,
@@ -174,7 +175,9 @@ def replay_normalized(
 ) -> NormalizedReplay[Any]:
     """Replay one exchange's normalized and computed messages.
 
-    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast.
+    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast. With
+    `wait_when_data_not_yet_available`, `to` may lie in the future: each minute is fetched when it
+    is 30 minutes behind the clock, or as many as are given (6 at least).
 
     >>> for trade in replay_normalized("bitmex", from_="2024-03-01", to="2024-03-02",
     ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
@@ -192,6 +195,7 @@ def replay_normalized(
         symbols=symbols,
         with_disconnect_messages=with_disconnect_messages,
         speed=speed,
+        wait_when_data_not_yet_available=wait_when_data_not_yet_available,
     )
     return NormalizedReplay(
         parse_replay_normalized(f"[{','.join(texts)}]", strict=True),
@@ -212,6 +216,7 @@ class _Raw(_Source, total=False):
     from_date: Moment
     to_date: Moment
     speed: float | None
+    wait_when_data_not_yet_available: bool | float
 
 
 @overload
@@ -245,6 +250,7 @@ def replay(
     *,
     with_disconnects: bool = False,
     speed: float | None = None,
+    wait_when_data_not_yet_available: bool | float = False,
     from_date: Moment | None = None,
     to_date: Moment | None = None,
     history: History | None = None,
@@ -252,7 +258,9 @@ def replay(
 ) -> RawReplay[Any] | MergedLines:
     """Replay what an exchange sent, as it was recorded; with disconnects, which are None.
 
-    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast.
+    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast. With
+    `wait_when_data_not_yet_available`, `to` may lie in the future: each minute is fetched when it
+    is 30 minutes behind the clock, or as many as are given (6 at least).
 
     >>> for local_timestamp, message in replay("bitmex", "2024-03-01", "2024-03-02",
     ...                                        [Channel("trade", ["XBTUSD"])]): ...
@@ -270,6 +278,7 @@ def replay(
             filters=filters,
             with_disconnects=with_disconnects,
             speed=speed,
+            wait_when_data_not_yet_available=wait_when_data_not_yet_available,
         )
     ]
     if len(options) > 1 and any(each.with_disconnects for each in options):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 import msgspec
 
 from tardis_machine.filters import Channel, Filter
-from tardis_machine.options import OptionsError, parse_speed
+from tardis_machine.options import OptionsError, parse_lag, parse_speed
 
 Moment = str | date
 """ISO text, a date, or a datetime, which is UTC unless it has a zone."""
@@ -29,13 +29,14 @@ Filters = Sequence[Filter | Channel | HasChannel | Mapping[str, Any] | str]
 
 
 class Span(TypedDict, total=False):
-    """From when to when: `from_` or `from_date`, `to` or `to_date`; and how fast."""
+    """From when to when: `from_` or `from_date`, `to` or `to_date`; how fast, and how soon."""
 
     from_: Moment
     to: Moment
     from_date: Moment
     to_date: Moment
     speed: float | None
+    wait_when_data_not_yet_available: bool | float
 
 
 class RawRequest(Span, total=False):
@@ -78,6 +79,7 @@ _NAMES: Final = {
     "with_disconnects": "withDisconnects",
     "with_error_messages": "withErrorMessages",
     "timeout_interval_ms": "timeoutIntervalMS",
+    "wait_when_data_not_yet_available": "waitWhenDataNotYetAvailable",
 }
 
 
@@ -164,9 +166,19 @@ def _iso(time: object) -> str:
     return str(time)
 
 
+# Here, since JSON has no NaN.
+
+
 def _speed(value: object) -> float | None:
-    # Here, since JSON has no NaN.
-    return parse_speed(value if isinstance(value, bool | int | float | str) else _plain(value))
+    return parse_speed(_number(value))
+
+
+def _lag(value: object) -> float | None:
+    return parse_lag(_number(value))
+
+
+def _number(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str) else _plain(value)
 
 
 def _plain(value: object) -> object:
@@ -183,4 +195,5 @@ _PLAIN: Final[dict[str, Callable[[object], object]]] = {
     "symbols": _listed,
     "filters": _filters,
     "speed": _speed,
+    "waitWhenDataNotYetAvailable": _lag,
 }

@@ -85,9 +85,20 @@ class Replay(ABC):
             raise
 
     def _read(
-        self, exchange: str, filters: Sequence[Filter], from_: int, to: int, *, readers: int = 1
+        self,
+        option: ReplayOptions | ReplayNormalizedOptions,
+        filters: Sequence[Filter],
+        *,
+        readers: int = 1,
     ) -> Reader:
-        reader = self._history.read(exchange, filters, from_, to, readers=readers)
+        reader = self._history.read(
+            option.exchange,
+            filters,
+            option.from_,
+            option.to,
+            readers=readers,
+            lag_minutes=option.lag_minutes,
+        )
         self._readers.append(reader)
         return reader
 

@@ -89,7 +89,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
         return normalizer_type()(
             exchange,
-            self._read(exchange.name, filters, option.from_, option.to, readers=len(options)),
+            self._read(option, filters, readers=len(options)),
             data_types=data_types,
             symbols=option.symbols,
             start=option.from_,

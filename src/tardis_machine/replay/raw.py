@@ -59,7 +59,7 @@ class RawReplay(MessageReplay[bytes, M_co]):
         self._with_disconnects = options.with_disconnects
         self._disconnected = False
         with self._opening():
-            reader = self._read(options.exchange, options.filters, options.from_, options.to)
+            reader = self._read(options, options.filters)
         self._pieces = paced(reader, self._schedule)
         self._throttle = Throttle()
         self.messages = 0
@@ -139,7 +139,7 @@ class NativeReplay(Replay):
     def __init__(self, options: ReplayOptions, *, history: History) -> None:
         super().__init__((options,), history=history)
         with self._opening():
-            reader = self._read(options.exchange, options.filters, options.from_, options.to)
+            reader = self._read(options, options.filters)
         self._pieces = paced(reader, self._schedule)
 
     def due_in(self) -> float:
@@ -171,10 +171,7 @@ class _MergedRaw(Replay):
         readers = len(options)
         with self._opening():
             self._streams = [
-                self._stream(
-                    self._read(each.exchange, each.filters, each.from_, each.to, readers=readers)
-                )
-                for each in options
+                self._stream(self._read(each, each.filters, readers=readers)) for each in options
             ]
         self._merge = merge(self._streams, self._schedule)
 

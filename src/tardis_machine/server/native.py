@@ -37,6 +37,7 @@ MAX_CLIENTS: Final = 100
 _MAX_NAMED: Final = 5
 _SEND_BYTES: Final = 64 * 1024
 _TURN_S: Final = 0.004
+_VALUES: Final[dict[str, object]] = {"speed": float, "waitWhenDataNotYetAvailable": bool | float}
 _FINISHED: Final = Close(OK, "WS replay finished")
 
 
@@ -380,12 +381,12 @@ class _Replay:
 def _options(request: web.BaseRequest) -> ReplayOptions:
     """Read the range from the query, as the options of a raw replay."""
     asked: dict[str, object] = {
-        name: request.query.get(name) for name in ("exchange", "from", "to", "speed")
+        name: request.query.get(name) for name in ("exchange", "from", "to", *_VALUES)
     }
-    if asked["speed"] is not None:
+    for name, kind in _VALUES.items():
         # In an address a number is text; what is none stays so, and is refused as such.
         with contextlib.suppress(msgspec.DecodeError):
-            asked["speed"] = msgspec.json.decode(request.query["speed"], type=float)
+            asked[name] = msgspec.json.decode(request.query.get(name, ""), type=kind)
     return parse_replay(msgspec.json.encode(asked).decode())
 
 

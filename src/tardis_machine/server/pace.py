@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tardis_machine.emit import Written
+from tardis_machine.history.due import Due
 from tardis_machine.merge import Chunk
 from tardis_machine.normalize import Pour
 from tardis_machine.waiting import settled
@@ -114,8 +115,8 @@ async def deliver(
 ) -> None:
     """Run a replay to its end: journal each batch, then send it, in pieces of about 64 KB.
 
-    What precedes an error is sent before it is raised: it has been journalled, too. A paced replay
-    begins its answer when there is something to come, however long that takes to be due.
+    What precedes an error is sent before it is raised: it has been journalled, too. A replay that
+    is paced, or waits for minutes that are yet to come, begins its answer before there is any.
 
     What an open `pour` has sent, and journalled before, is not in the batches any more.
     """
@@ -128,7 +129,7 @@ async def deliver(
             turn_ends = 0.0
         # What is waited for may give way to the next thing to wait for.
         while (waiting := replay.pending()) is not None and not waiting.done():
-            await held.flush()
+            await held.flush(begins=isinstance(waiting, Due))
             await settled(waiting)
             turn_ends = 0.0
         if turns.contended or time.monotonic() >= turn_ends:
