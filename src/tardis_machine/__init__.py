@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tardis_machine.errors import TardisMachineError
+    from tardis_machine.errors import NoDataWarning, TardisMachineError
     from tardis_machine.filters import Channel
     from tardis_machine.messages import (
         BookChange,
@@ -31,6 +31,7 @@ __all__ = [
     "Disconnect",
     "Liquidation",
     "Message",
+    "NoDataWarning",
     "OptionSummary",
     "TardisMachine",
     "TardisMachineError",
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Channel": "tardis_machine.filters",
+    "NoDataWarning": "tardis_machine.errors",
     "TardisMachine": "tardis_machine.server.app",
     "TardisMachineError": "tardis_machine.errors",
     "replay": "tardis_machine.replay",

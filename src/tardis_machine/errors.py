@@ -1,7 +1,9 @@
 """The root of every error this package raises on purpose."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+_SHOWN_SYMBOLS: Final = 20
 
 
 class TardisMachineError(Exception):
@@ -25,6 +27,22 @@ class UnsupportedSystemError(TardisMachineError):
         super().__init__(
             f"this system has no module {module}: the server, the publisher, the journal and the "
             "lakehouse need Linux or macOS. Replays and live streams in Python work here"
+        )
+
+
+class NoDataWarning(UserWarning):
+    """Symbols without a single message in a whole replay; issued once, when it has been read.
+
+    `symbols` has pairs of exchange and symbol.
+    """
+
+    def __init__(self, symbols: Sequence[tuple[str, str]]) -> None:
+        self.symbols = tuple(symbols)
+        shown = ", ".join(" ".join(pair) for pair in symbols[:_SHOWN_SYMBOLS])
+        more = f" and {len(symbols) - _SHOWN_SYMBOLS} more" if len(symbols) > _SHOWN_SYMBOLS else ""
+        super().__init__(
+            f"no message in the whole replay of {shown}{more}: expected the exchange's own "
+            "spelling, data types that it has for these symbols, and a time at which they traded"
         )
 
 

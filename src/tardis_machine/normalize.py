@@ -75,6 +75,7 @@ class Normalizer:
         self.malformed = 0
         self._stream = self._open(pieces)
         self._exchange = exchange
+        self._symbols = symbols or ()
         self._types = sources(data_types)
         self._strict = strict
         self._ends_bars_at = ends_bars_at
@@ -110,6 +111,15 @@ class Normalizer:
     def ignored_changes(self) -> int:
         """Book changes that came before the book's first snapshot."""
         return self._emitter.ignored_changes
+
+    def symbols_met(self) -> list[str]:
+        """Return those of the symbols asked for that had a message."""
+        met = self._emitter.met()
+        return [
+            symbol
+            for symbol in self._symbols
+            if not met.isdisjoint(self._exchange.allowed(self._types, [symbol]) or ())
+        ]
 
     @property
     def needs_piece(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tardis_machine import NoDataWarning
 from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
@@ -472,3 +473,57 @@ async def test_async_iteration_gives_the_same_and_can_be_left_early() -> None:
     left = aiter(asked())
     assert await anext(left) == messages[0]
     await left.aclose()  # type: ignore[attr-defined]
+
+
+MISSING: dict[str, Any] = {
+    "exchange": "bitmex",
+    "from_": "2024-03-01",
+    "to": "2024-03-01T00:02",
+    "data_types": ["trade", "book_snapshot_2_1s"],
+}
+
+
+def test_library_warns_once_of_symbols_without_data(sample: History) -> None:
+    replayed = replay_normalized(**MISSING, symbols=["XBTUSD", "XBTUSDD", "NONE"], history=sample)
+    with pytest.warns(NoDataWarning, match="no message .* bitmex XBTUSDD, bitmex NONE:") as caught:
+        messages = list(replayed)
+    assert messages
+    assert len(caught) == 1
+    assert isinstance(caught[0].message, NoDataWarning)
+    assert caught[0].message.symbols == (("bitmex", "XBTUSDD"), ("bitmex", "NONE"))
+
+
+@pytest.mark.parametrize("data_type", ["trade", "book_change", "quote", "trade_bar_1m"])
+@pytest.mark.parametrize("symbols", [["xbtusd"], [], None])
+def test_symbols_with_data_of_any_type_are_not_warned_of(
+    sample: History, data_type: str, symbols: list[str] | None
+) -> None:
+    asked = MISSING | {"data_types": [data_type]}
+    assert list(replay_normalized(**asked, symbols=symbols, history=sample))
+
+
+def test_symbol_with_data_in_one_of_several_replays_is_not_warned_of(sample: History) -> None:
+    asked = MISSING | {"symbols": ["XBTUSD"]}
+    types = [asked, asked | {"data_types": ["liquidation"], "to": "2024-03-01T00:01"}]
+    assert list(replay_normalized(types, history=sample))
+
+
+def test_replay_of_no_time_or_left_early_warns_of_nothing(sample: History) -> None:
+    asked = MISSING | {"symbols": ["XBTUSD", "NONE"]}
+    assert not list(replay_normalized(**asked | {"to": asked["from_"]}, history=sample))
+    with replay_normalized(**asked, history=sample) as replayed:
+        next(replayed)
+
+
+def test_server_logs_symbols_without_data_once(
+    sample: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = [
+        _options(symbols=("XBTUSD", "NONE"), data_types=("trade",)),
+        _options("deribit", symbols=("NONE",), data_types=("trade",)),
+    ]
+    with caplog.at_level("INFO", "tardis_machine.replay"):
+        assert _messages(replay_normalized_many(options, history=sample))
+    (record,) = (each for each in caplog.records if each.message == "symbols without data")
+    assert record.__dict__["count"] == 2
+    assert "bitmex NONE, deribit NONE:" in record.__dict__["reason"]

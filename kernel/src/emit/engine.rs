@@ -1,5 +1,6 @@
 //! What an emitter does, without a word of Python: messages in, NDJSON and computed messages out.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use pyo3::prelude::*;
@@ -248,6 +249,11 @@ impl Engine {
         self.last_name.extend_from_slice(name);
         self.last_symbol = index;
         Some(index)
+    }
+
+    /// Returns the names of all symbols found so far.
+    pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.names.keys().map(|name| String::from_utf8_lossy(name))
     }
 
     fn meet(&mut self, name: &str) -> usize {

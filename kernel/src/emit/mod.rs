@@ -13,6 +13,7 @@ mod snapshots;
 mod tables;
 mod text;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -291,6 +292,10 @@ impl Emitter {
             boxed.collect::<HashSet<Box<[u8]>, Seeded>>()
         });
         self.engine.allow(symbols);
+    }
+
+    fn met(&self) -> HashSet<Cow<'_, str>> {
+        self.engine.names().collect()
     }
 
     fn forget(&mut self, py: Python) -> PyResult<()> {

@@ -9,7 +9,7 @@ message, times as `tardis_machine.times` tells them, levels in a layout of `emit
 - A call that raises ValueError has changed nothing: no output, no book, no memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -76,6 +76,9 @@ class Emitter(Protocol):
 
     def allow(self, symbols: frozenset[str] | None) -> None:
         """Let only these symbols pass; None lets all."""
+
+    def met(self) -> Set[str]:
+        """Return the symbols that it was called for so far, as messages spell them."""
 
     def forget(self) -> None:
         """Drop what mappers taught it, as a new mapper does: tickers, ids, the order of keys."""

@@ -1,6 +1,6 @@
 """The emitter in pure Python, which says what the others must do."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from itertools import accumulate
 from json.encoder import encode_basestring as quote
 from typing import Final, Literal, Protocol
@@ -237,6 +237,19 @@ class PythonEmitter:
 
     def allow(self, symbols: frozenset[str] | None) -> None:
         self._allowed = symbols
+
+    def met(self) -> Set[str]:
+        return set().union(
+            self._trade_heads,
+            self._change_heads,
+            self._full_heads,
+            self._ticker_heads,
+            self._book_ticker_heads,
+            self._liquidation_heads,
+            self._summary_heads,
+            self._bar_heads,
+            self._snapshot_heads,
+        )
 
     def forget(self) -> None:
         self._tickers.clear()

@@ -202,6 +202,7 @@ def replay_normalized(
         history=_chosen(history, where),
         strict=strict,
         owns_history=history is None,
+        warns=True,
     )
 
 

@@ -1,6 +1,7 @@
 """Normalized replays: one or several streams of history, merged by local time."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from tardis_machine import arrow, exchanges
 from tardis_machine.arrow import TableOptions
 from tardis_machine.emit.datatypes import parse_all, sent, sources
-from tardis_machine.errors import TardisMachineError
+from tardis_machine.errors import NoDataWarning, TardisMachineError
 from tardis_machine.extras import require
 from tardis_machine.history import History
 from tardis_machine.kernel import kernel
@@ -52,6 +53,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
     whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
     of these types share the slices of all. `on_malformed` is told of each line that is left out.
+    With `warns`, symbols without a message are a `NoDataWarning`, else a line of the log.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         closes_bars: bool = False,
         fetched_types: Sequence[str] = (),
         on_malformed: Callable[[Malformed], None] | None = None,
+        warns: bool = False,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
@@ -71,6 +74,8 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         self._closes_bars = closes_bars
         self._fetched_types = fetched_types
         self._on_malformed = on_malformed
+        self._warns = warns
+        self._options = options
         self.data_types = tuple(dict.fromkeys(name for each in options for name in each.data_types))
         with self._opening():
             self._streams = [self._open(each, options) for each in options]
@@ -137,6 +142,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         try:
             # No name holds what was given: its memory is free for what comes next.
             yield from map(give, self._merge.steps())
+            self._report_missing()
         finally:
             self._report()
 
@@ -191,6 +197,24 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         if asked is None or asked not in (*self.data_types, "disconnect"):
             raise TableTypeError(asked, self.data_types)
         return asked
+
+    def _report_missing(self) -> None:
+        """Name the symbols that had no message in the whole replay."""
+        met = {(each.name, symbol) for each in self._streams for symbol in each.symbols_met()}
+        asked = dict.fromkeys(
+            (each.exchange, symbol)
+            for each in self._options
+            if each.from_ < each.to
+            for symbol in each.symbols or ()
+        )
+        missing = [pair for pair in asked if pair not in met]
+        if not missing:
+            return
+        warning = NoDataWarning(missing)
+        if self._warns:
+            warnings.warn(warning, stacklevel=2)
+        else:
+            log.info("symbols without data", extra={"count": len(missing), "reason": str(warning)})
 
     def _report(self) -> None:
         """Sum up what the rate-limited warnings on the way may not have told."""
