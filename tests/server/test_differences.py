@@ -134,6 +134,7 @@ async def test_health_check_names_its_charset_and_no_heap(served: Served) -> Non
 
 TESTS: Final[dict[str, tuple[Callable[..., object], ...]]] = {
     "Addresses": (
+        test_sockets.test_without_a_host_both_loopback_addresses_listen,
         test_app.test_other_host_than_loopback_without_token_is_refused,
         test_serve.test_listening_beyond_loopback_without_a_token_is_refused,
     ),
