@@ -18,6 +18,7 @@ from tardis_machine.options import (
     parse_stream_normalized,
     parse_time,
 )
+from tardis_machine.times import iso_us
 
 MARCH = 1_709_251_200_000_000
 MINUTE = 60_000_000
@@ -89,6 +90,22 @@ def test_range_of_no_length_is_taken_and_one_within_a_minute_refused() -> None:
         assert (options.from_, options.to) == (MARCH, MARCH)
     within = {"from": "2024-03-01T00:00:10Z", "to": "2024-03-01T00:00:40Z"}
     assert "no whole minute" in refused(**within)
+
+
+def test_exact_range_is_fetched_in_the_whole_minutes_around_it() -> None:
+    within = {"from": "2024-03-01T00:01:10.000001Z", "to": "2024-03-01T00:01:40Z", "exact": True}
+    [options] = normalized(**within)
+    assert (options.from_, options.to) == (MARCH + 60_000_000, MARCH + 120_000_000)
+    assert options.window == (MARCH + 70_000_001, MARCH + 100_000_000)
+    [options] = normalized(**{"from": "2024-03-01", "to": "2024-03-01T00:01", "exact": True})
+    assert (options.from_, options.to) == options.window == (MARCH, MARCH + 60_000_000)
+    [options] = normalized(**within | {"from": within["to"]})
+    assert options.from_ == options.to
+    [options] = normalized(**within | {"to": "9999-12-31T23:59:59.999999Z"})
+    assert iso_us(options.to) == "9999-12-31T23:59:00.000000Z"
+    assert normalized(exact=False) == normalized()
+    assert '"to" after "from"' in refused(**within | {"to": "2024-03-01T00:01:10Z"})
+    assert 'invalid "exact": "yes"' in refused(exact="yes")
 
 
 def test_flags() -> None:

@@ -20,6 +20,10 @@ _STAMP_END: Final = b"Z "
 _stamp_end: Final = itemgetter(slice(STAMP - 1, MESSAGE))
 
 
+LocalWindow = tuple[str, str]
+"""Local times, as messages print them, from the first (inclusive) to the second (exclusive)."""
+
+
 class Pieces(Protocol):
     """Where lines come from: pieces of whole lines, in order."""
 
@@ -227,6 +231,20 @@ def select(piece: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     """Keep a piece's disconnects and the lines whose message is wanted."""
     kept = [line for line in split(piece) if not line or wanted(line[MESSAGE:])]
     return b"\n".join([*kept, b""]) if kept else b""
+
+
+def within(piece: bytes, window: LocalWindow, before: str) -> tuple[bytes, str]:
+    """Keep the lines of a piece whose local time is inside a window.
+
+    A disconnect has the time of what precedes it, and so has a line without a time: `before` at
+    the start of the piece. Returned with the time of the last line.
+    """
+    lines = split(piece)
+    reached = list(accumulate(locals_of(lines), _or_before, initial=before))[1:]
+    start, end = window
+    kept = [line for line, local in zip(lines, reached, strict=True) if start <= local < end]
+    last = reached[-1] if reached else before
+    return piece if len(kept) == len(lines) else b"".join(line + b"\n" for line in kept), last
 
 
 class Window:

@@ -15,6 +15,7 @@ import msgspec
 from tardis_machine.emit import Taken, Written
 from tardis_machine.history import ReaderClosedError
 from tardis_machine.kernel import kernel
+from tardis_machine.lines import LocalWindow
 from tardis_machine.pacing import Schedule
 
 
@@ -155,11 +156,17 @@ class Merge:
     """Runs streams in turn and gives out what none of them can add to any more.
 
     Ordered by local time, at equal ones by the order of the streams. A stream whose times go
-    back keeps its own order: what is late comes as soon as what preceded it.
+    back keeps its own order: what is late comes as soon as what preceded it. What a stream gives
+    outside of its window is left out.
     """
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
-        self._queues = [_Queue(stream) for stream in streams]
+    def __init__(
+        self, streams: Sequence[Stream], windows: Sequence[LocalWindow | None] = ()
+    ) -> None:
+        windows = windows or [None] * len(streams)
+        self._queues = [
+            _Queue(stream, window) for stream, window in zip(streams, windows, strict=True)
+        ]
 
     def pending(self) -> Future[object] | None:
         """Return the future that the next step waits for; None if it will not block."""
@@ -228,8 +235,13 @@ class Merge:
 class PacedMerge(Merge):
     """The same by the clock: what is not due yet is held, and no stream runs further ahead."""
 
-    def __init__(self, streams: Sequence[Stream], schedule: Schedule) -> None:
-        super().__init__(streams)
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        schedule: Schedule,
+        windows: Sequence[LocalWindow | None] = (),
+    ) -> None:
+        super().__init__(streams, windows)
         self._schedule = schedule
 
     def due_in(self) -> float:
@@ -266,16 +278,21 @@ class PacedMerge(Merge):
         return reached is not None and reached <= self._schedule.reached
 
 
-def merge(streams: Sequence[Stream], schedule: Schedule | None = None) -> Merge:
-    """Merge streams, as fast as possible or by a schedule."""
-    return Merge(streams) if schedule is None else PacedMerge(streams, schedule)
+def merge(
+    streams: Sequence[Stream],
+    schedule: Schedule | None = None,
+    windows: Sequence[LocalWindow | None] = (),
+) -> Merge:
+    """Merge streams, as fast as possible or by a schedule, each trimmed to its window."""
+    return Merge(streams, windows) if schedule is None else PacedMerge(streams, schedule, windows)
 
 
 class _Queue:
     """A stream, and what it gave that is not given out yet."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, window: LocalWindow | None) -> None:
         self.stream = stream
+        self._window = window
         self.runs: deque[_Run] = deque()
         self.hidden: deque[tuple[str, Taken]] = deque()
         self.last = ""
@@ -331,11 +348,35 @@ class _Queue:
             if keys[0] < self.last or not taken.is_ordered:
                 keys = list(accumulate(keys, max, initial=self.last))[1:]
             self.last = keys[-1]
-            self.runs.append(_Run(taken, keys, self.last))
+            if self._window is not None:
+                taken, keys = _trimmed(taken, keys, self._window)
+            if taken.count:
+                self.runs.append(_Run(taken, keys, keys[-1]))
         hidden = self.stream.take_hidden()
         if hidden is not None:
             self.last = max(self.last, hidden.stamps[0])
-            self.hidden.append((self.last, hidden))
+            if self._window is None or self._window[0] <= hidden.stamps[0] < self._window[1]:
+                self.hidden.append((self.last, hidden))
+
+
+def _trimmed(taken: Taken, keys: Sequence[str], window: LocalWindow) -> tuple[Taken, Sequence[str]]:
+    """Keep the messages whose local time is inside a window, and their keys."""
+    start, end = window
+    stamps = taken.stamps
+    if taken.is_ordered and start <= stamps[0] and stamps[-1] < end:
+        return taken, keys
+    stamps = list(stamps)
+    kept = [at for at, stamp in enumerate(stamps) if start <= stamp < end]
+    data, ends, counts = taken.data, [0, *taken.ends], [0, *taken.counts]
+    parts = [data[ends[at] : ends[at + 1]] for at in kept]
+    numbers = [counts[at + 1] - counts[at] for at in kept]
+    return Taken(
+        b"".join(parts),
+        sum(numbers),
+        [stamps[at] for at in kept],
+        list(accumulate(map(len, parts))),
+        list(accumulate(numbers)),
+    ), [keys[at] for at in kept]
 
 
 class _Run:

@@ -15,10 +15,13 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter
 from tardis_machine.pacing import MAX_SPEED, MIN_SPEED
+from tardis_machine.times import local_of
 
 log = logging.getLogger(__name__)
 
 _MINUTE_US: Final = 60_000_000
+# Beyond it a minute ends in the year 10000, which is no date.
+_LAST_MINUTE_US: Final = 253_402_300_740_000_000
 # What JavaScript's `Date.parse` takes, too: slashes, one digit, no day or month.
 _DATE: Final = re.compile(
     r"(?P<year>\d{4})(?:(?P<separator>[-/])(?P<month>\d\d?)(?:(?P=separator)(?P<day>\d\d?))?)?"
@@ -46,8 +49,9 @@ class OptionsError(TardisMachineError):
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A raw replay: exchange, channels, whole minutes from (inclusive) to (exclusive).
 
-    `speed` 1 is as it happened, None as fast as possible. With `lag_minutes` a minute is fetched
-    when it is so far behind the clock, otherwise at once.
+    `window` are the local times that an exact replay is trimmed to, in microseconds: from
+    (inclusive) to (exclusive). `speed` 1 is as it happened, None as fast as possible. With
+    `lag_minutes` a minute is fetched when it is so far behind the clock, otherwise at once.
     """
 
     exchange: str
@@ -57,11 +61,14 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     with_disconnects: bool = False
     speed: float | None = None
     lag_minutes: float | None = None
+    window: tuple[int, int] | None = None
 
 
 class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A normalized replay. `symbols` None asks for all, and so does an empty tuple.
 
+    `window` are the local times that an exact replay is trimmed to, in microseconds: from
+    (inclusive) to (exclusive). With a window, but without `exact`, only tables are trimmed to it.
     `speed` 1 is as it happened, None as fast as possible. With `lag_minutes` a minute is fetched
     when it is so far behind the clock, otherwise at once.
     """
@@ -75,6 +82,8 @@ class ReplayNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     speed: float | None = None
     lag_minutes: float | None = None
     publish: bool = True
+    exact: bool = False
+    window: tuple[int, int] | None = None
 
 
 class StreamNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,13 +104,13 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
     if len(given) != 1:
         raise OptionsError("invalid options: a raw replay takes one object, not an array")
     options = given[0]
-    keys = ("exchange", "filters", "from", "to", "withDisconnects", "speed", _WAIT)
+    keys = ("exchange", "filters", "from", "to", "exact", "withDisconnects", "speed", _WAIT)
     _known_keys(options, keys, strict=strict)
     exchange = _text(options, "exchange")
     channels = catalog.CHANNELS.get(exchange)
     if channels is None:
         raise OptionsError(_one_of("exchange", exchange, catalog.CHANNELS))
-    from_, to = _range(options)
+    from_, to, window = _range(options)
     return ReplayOptions(
         exchange=exchange,
         from_=from_,
@@ -110,15 +119,19 @@ def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
         with_disconnects=_flag(options, "withDisconnects", False),
         speed=parse_speed(options.get("speed")),
         lag_minutes=parse_lag(options.get(_WAIT)),
+        window=window,
     )
 
 
 def parse_replay_normalized(
-    text: str | None, *, strict: bool = False
+    text: str | None, *, strict: bool = False, exact_tables: bool = False
 ) -> list[ReplayNormalizedOptions]:
-    """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several."""
+    """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several.
+
+    With `exact_tables` those that do not say whether they are exact are for tables.
+    """
     keys = (
-        *("exchange", "symbols", "from", "to", "dataTypes", "withDisconnectMessages"),
+        *("exchange", "symbols", "from", "to", "exact", "dataTypes", "withDisconnectMessages"),
         *("speed", "publish", _WAIT),
     )
     found = []
@@ -126,7 +139,7 @@ def parse_replay_normalized(
     for options in given:
         _known_keys(options, keys, strict=strict)
         exchange = _exchange(options)
-        from_, to = _range(options)
+        from_, to, window = _range(options, exact_tables)
         found.append(
             ReplayNormalizedOptions(
                 exchange=exchange,
@@ -138,6 +151,8 @@ def parse_replay_normalized(
                 speed=parse_speed(options.get("speed")),
                 lag_minutes=parse_lag(options.get(_WAIT)),
                 publish=_flag(options, "publish", True),
+                exact=_flag(options, "exact", False),
+                window=window,
             )
         )
     common_speed(found)
@@ -254,9 +269,34 @@ def whole_minutes(
         first, last = shown or (from_, to)
         raise OptionsError(
             f'invalid "from" and "to": {first} to {last} holds no whole minute; '
-            'expected a "to" at least a minute after "from"'
+            'expected a "to" at least a minute after "from", or "exact"'
         )
     return start, end
+
+
+def untrimmed(option: ReplayNormalizedOptions) -> ReplayNormalizedOptions:
+    """Return the options of messages, where those of tables may have a window that they have not.
+
+    Raises OptionsError if their range has no whole minute.
+    """
+    if option.exact or option.window is None:
+        return option
+    first, last = option.window
+    from_, to = whole_minutes(first, last, (local_of(first), local_of(last)))
+    return msgspec.structs.replace(option, from_=from_, to=to, window=None)
+
+
+def _minutes_around(
+    from_: int, to: int, shown: tuple[object, object]
+) -> tuple[int, int, tuple[int, int]]:
+    """Return the whole minutes that hold a range, and the range."""
+    if from_ > to:
+        raise OptionsError(
+            f'invalid "from" and "to": {shown[0]} to {shown[1]}, expected "to" after "from"'
+        )
+    start = from_ - from_ % _MINUTE_US
+    end = start if from_ == to else min(to + -to % _MINUTE_US, _LAST_MINUTE_US)
+    return start, max(start, end), (from_, to)
 
 
 def _moment(text: str) -> datetime | None:
@@ -327,9 +367,13 @@ def _exchange(options: dict[str, Any]) -> str:
     raise OptionsError(_one_of("exchange", exchange, names))
 
 
-def _range(options: dict[str, Any]) -> tuple[int, int]:
-    from_, to = options.get("from"), options.get("to")
-    return whole_minutes(parse_time(from_, "from"), parse_time(to, "to"), (from_, to))
+def _range(options: dict[str, Any], exact: bool = False) -> tuple[int, int, tuple[int, int] | None]:
+    """Read the whole minutes to fetch, and what they are trimmed to."""
+    shown = options.get("from"), options.get("to")
+    from_, to = parse_time(shown[0], "from"), parse_time(shown[1], "to")
+    if _flag(options, "exact", exact):
+        return _minutes_around(from_, to, shown)
+    return *whole_minutes(from_, to, shown), None
 
 
 def _data_types(options: dict[str, Any], exchange: str) -> tuple[str, ...]:

@@ -93,6 +93,11 @@ def text_of(time: Time) -> str:
     return time
 
 
+def local_of(us: int) -> str:
+    """ISO text of a local time in microseconds; 1970 begins with its first one."""
+    return iso_us(max(us, 1))
+
+
 def ms_of(time: Time) -> int:
     """Epoch milliseconds of a time, cut like a JavaScript Date."""
     if isinstance(time, int):

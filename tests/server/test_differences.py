@@ -198,6 +198,11 @@ TESTS: Final[dict[str, tuple[Callable[..., object], ...]]] = {
         test_waiting.test_answer_begins_while_nothing_is_due_and_ends_with_its_client,
     ),
     "`publish`": (test_publishing.test_both_flows_are_published,),
+    "`exact`": (
+        test_http.test_exact_answers_have_the_lines_between_from_and_to,
+        test_publishing.test_exact_responses_publish_what_they_send,
+        test_native.test_exact_replay_has_the_messages_between_from_and_to,
+    ),
     "`/ws-replay?all=true`": (test_native.test_all_asks_for_everything,),
     "`/ws-replay`: messages that are no subscriptions": (
         test_native.test_whatever_else_is_said_does_no_harm,

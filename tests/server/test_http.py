@@ -109,6 +109,25 @@ async def test_messages_of_a_sparse_replay_come_long_before_its_last_line_is_rea
     assert count_then < count * 0.9
 
 
+async def test_exact_answers_have_the_lines_between_from_and_to(served: Served) -> None:
+    border = {"from": "2024-03-01T00:00:10.250001Z", "to": "2024-03-01T00:01:30.75Z"}
+    for path, options in (("/replay-normalized", OPTIONS), ("/replay", RAW)):
+        minutes = {"from": "2024-03-01", "to": "2024-03-01T00:02"}
+        async with served.client.get(served.http(path, options | minutes)) as response:
+            whole = (await response.read()).splitlines()
+        async with served.client.get(
+            served.http(path, options | border | {"exact": True})
+        ) as response:
+            exact = (await response.read()).splitlines()
+        times = [json.loads(line)["localTimestamp"] for line in whole]
+        assert exact == [
+            line
+            for line, time in zip(whole, times, strict=True)
+            if border["from"] <= time < "2024-03-01T00:01:30.750000Z"
+        ]
+        assert 0 < len(exact) < len(whole)
+
+
 async def test_several_options_are_merged(served: Served) -> None:
     several = [OPTIONS, OPTIONS | {"exchange": "deribit"}]
     async with served.client.get(served.http("/replay-normalized", several)) as response:

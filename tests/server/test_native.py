@@ -56,12 +56,12 @@ async def replayed(socket: Socket) -> tuple[list[bytes], int, str]:
     return found, message.data, message.extra or ""
 
 
-def recorded(exchange: str, *filters: Filter) -> list[bytes]:
-    """What was recorded, as it was sent."""
+def recorded(exchange: str, *filters: Filter, first: bytes = b"", end: bytes = b"~") -> list[bytes]:
+    """What was recorded, as it was sent; of lines from `first` up to before `end`."""
     from_, to = parse_time(FROM, "from"), parse_time(TO, "to")
     with History(source=SAMPLE) as history:
         data = b"".join(history.read(exchange, filters, from_, to))
-    return [line[MESSAGE:] for line in data.splitlines() if line]
+    return [line[MESSAGE:] for line in data.splitlines() if line and first <= line < end]
 
 
 async def test_what_is_subscribed_to_is_replayed(served: Served) -> None:
@@ -80,6 +80,17 @@ async def test_no_symbols_are_all_symbols(served: Served) -> None:
 async def test_all_asks_for_everything(served: Served) -> None:
     socket = await connect(served, {"op": "subscribe", "args": ["trades:XBTUSD"]}, all="true")
     assert await replayed(socket) == (recorded("bitmex"), 1000, "WS replay finished")
+
+
+async def test_exact_replay_has_the_messages_between_from_and_to(served: Served) -> None:
+    border = {"from": "2024-03-01T00:00:30.5Z", "to": "2024-03-01T00:00:50.123456Z"}
+    socket = await connect(served, TRADES, **border, exact="true")
+    messages, code, _ = await replayed(socket)
+    assert code == 1000
+    ends = (b"2024-03-01T00:00:30.5", b"2024-03-01T00:00:50.123456")
+    trades = Filter("trade", ("XBTUSD",))
+    assert messages == recorded("bitmex", trades, first=ends[0], end=ends[1])
+    assert 0 < len(messages) < len(recorded("bitmex", trades))
 
 
 async def test_range_of_no_length_closes_as_finished(served: Served) -> None:
@@ -277,6 +288,7 @@ async def test_a_client_that_stalls_is_cut(
         ({"from": "yesterday"}, 'invalid "from": "yesterday"'),
         ({"to": "2024-02-29"}, 'invalid "from" and "to"'),
         ({"all": "yes"}, 'invalid "all": yes, expected true or false'),
+        ({"exact": "1"}, 'invalid "exact": 1, expected true or false'),
     ],
 )
 async def test_a_bad_query_closes_at_once(

@@ -13,6 +13,7 @@ from aiohttp import WSMsgType
 
 from tardis_machine.bronze.decoder import decode
 from tardis_machine.config import ConfigError
+from tardis_machine.messages import decode_lines
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
 from tests.journal.hanging_disk import HangingDisk
@@ -47,6 +48,22 @@ async def test_both_flows_are_published(start: Start, tmp_path: Path) -> None:
     assert report is not None
     assert report.pending == 0
     assert len(events(file)) == len(over_http.splitlines()) + len(over_ws)
+
+
+async def test_exact_responses_publish_what_they_send(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "events.ndjson"
+    served = await start(
+        event_bus={"provider": "file", "path": str(file)}, journal={"dir": tmp_path / "journal"}
+    )
+    exact = OPTIONS | {"from": "2024-03-01T00:00:20.5Z", "to": "2024-03-01T00:00:40", "exact": True}
+    over_http = await get(served, exact)
+    over_ws, _, _ = await frames(served, exact)
+    await served.machine.stop()
+    assert over_http.decode().splitlines() == over_ws
+    assert 0 < len(over_http) < len(library(OPTIONS))
+    sent = [str(message) for message in decode_lines(over_http)]
+    published = [str(decode(base64.b64decode(event["value"])).message) for event in events(file)]
+    assert sorted(published) == sorted(sent * 2)
 
 
 async def test_only_the_flows_asked_for(start: Start, tmp_path: Path) -> None:

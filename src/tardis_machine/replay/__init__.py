@@ -94,6 +94,7 @@ class _Normalizing(_Source, total=False):
 
 class _One(Span, _Normalizing, total=False):
     symbols: Sequence[str] | None
+    exact: bool | None
 
 
 def replay_normalized_many(
@@ -165,6 +166,7 @@ def replay_normalized(
     data_types: Sequence[str] | None = None,
     symbols: Sequence[str] | None = None,
     with_disconnect_messages: bool = False,
+    exact: bool | None = None,
     speed: float | None = None,
     wait_when_data_not_yet_available: bool | float = False,
     from_date: Moment | None = None,
@@ -182,6 +184,9 @@ def replay_normalized(
     >>> for trade in replay_normalized("bitmex", from_="2024-03-01", to="2024-03-02",
     ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
 
+    With `exact` it begins and ends with `from_` and `to`, to the microsecond. Tables do unless
+    `exact` is False; messages and batches are those of whole minutes unless it is True.
+
     A list of dictionaries of these arguments is several replays, merged by local time. See
     `NormalizedReplay` for what can be done with it, and `History` for where it comes from.
     """
@@ -194,11 +199,12 @@ def replay_normalized(
         data_types=data_types,
         symbols=symbols,
         with_disconnect_messages=with_disconnect_messages,
+        exact=exact,
         speed=speed,
         wait_when_data_not_yet_available=wait_when_data_not_yet_available,
     )
     return NormalizedReplay(
-        parse_replay_normalized(f"[{','.join(texts)}]", strict=True),
+        parse_replay_normalized(f"[{','.join(texts)}]", strict=True, exact_tables=True),
         history=_chosen(history, where),
         strict=strict,
         owns_history=history is None,
@@ -216,6 +222,7 @@ def replay_raw(
 class _Raw(_Source, total=False):
     from_date: Moment
     to_date: Moment
+    exact: bool
     speed: float | None
     wait_when_data_not_yet_available: bool | float
 
@@ -250,6 +257,7 @@ def replay(
     filters: Filters | None = None,
     *,
     with_disconnects: bool = False,
+    exact: bool = False,
     speed: float | None = None,
     wait_when_data_not_yet_available: bool | float = False,
     from_date: Moment | None = None,
@@ -261,7 +269,8 @@ def replay(
 
     As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast. With
     `wait_when_data_not_yet_available`, `to` may lie in the future: each minute is fetched when it
-    is 30 minutes behind the clock, or as many as are given (6 at least).
+    is 30 minutes behind the clock, or as many as are given (6 at least). In whole minutes, or with
+    `exact` from `from_` to `to`, to the microsecond.
 
     >>> for local_timestamp, message in replay("bitmex", "2024-03-01", "2024-03-02",
     ...                                        [Channel("trade", ["XBTUSD"])]): ...
@@ -278,6 +287,7 @@ def replay(
             to_date=to_date,
             filters=filters,
             with_disconnects=with_disconnects,
+            exact=exact,
             speed=speed,
             wait_when_data_not_yet_available=wait_when_data_not_yet_available,
         )

@@ -44,6 +44,7 @@ class RawRequest(Span, total=False):
 
     exchange: Required[str]
     filters: Filters
+    exact: bool
 
 
 class NormalizedRequest(Span, total=False):
@@ -53,6 +54,7 @@ class NormalizedRequest(Span, total=False):
     data_types: Required[Sequence[str]]
     symbols: Sequence[str] | None
     with_disconnect_messages: bool
+    exact: bool | None
 
 
 class StreamRequest(TypedDict, total=False):

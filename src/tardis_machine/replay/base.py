@@ -11,15 +11,41 @@ from typing import Generic, Self, TypeVar
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.filters import Filter
 from tardis_machine.history import History, Reader
+from tardis_machine.lines import LocalWindow
 from tardis_machine.messages import Time
 from tardis_machine.options import ReplayNormalizedOptions, ReplayOptions, common_speed
 from tardis_machine.pacing import Clock, Schedule
+from tardis_machine.times import local_of
 from tardis_machine.waiting import settled
 
 Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]
 M_co = TypeVar("M_co", covariant=True)
 B = TypeVar("B")
 C = TypeVar("C")
+
+
+def span_of(option: ReplayOptions | ReplayNormalizedOptions) -> tuple[int, int]:
+    """Return from when to when messages are sent, in microseconds."""
+    return option.window or (option.from_, option.to)
+
+
+def window_of(option: ReplayOptions | ReplayNormalizedOptions) -> LocalWindow | None:
+    """Return the local times that an exact replay is trimmed to, as messages print them."""
+    if option.window is None:
+        return None
+    start, end = option.window
+    return local_of(start), local_of(end)
+
+
+def _schedule(options: Options, clock: Clock | None) -> Schedule | None:
+    speed = common_speed(options)
+    if speed is None:
+        return None
+    # An empty one does not begin the clock.
+    spans = [span_of(each) for each in options]
+    spans = [(start, end) for start, end in spans if start < end] or spans
+    starts, ends = zip(*spans, strict=True)
+    return Schedule(min(starts), max(ends), speed, clock)
 
 
 class ReplayEndedError(TardisMachineError):
@@ -52,13 +78,15 @@ class Replay(ABC):
         self._owns_history = owns_history
         self._readers: list[Reader] = []
         self._closed = False
-        self._schedule: Schedule | None = None
-        speed = common_speed(options)
-        if speed is not None:
-            # An empty one does not begin the clock.
-            spans = [each for each in options if each.from_ < each.to] or options
-            start, end = min(each.from_ for each in spans), max(each.to for each in spans)
-            self._schedule = Schedule(start, end, speed, clock)
+        self._clock = clock
+        self._schedule = _schedule(options, clock)
+
+    def _reopen(self, options: Options) -> None:
+        """Close what is open, for other options."""
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+        self._schedule = _schedule(options, self._clock)
 
     @abstractmethod
     def due_in(self) -> float:
@@ -146,7 +174,11 @@ class MessageReplay(Replay, Generic[B, M_co]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
-        self._asked = [f"{each.exchange} {Time(each.from_)} to {Time(each.to)}" for each in options]
+        self._asked = [
+            f"{each.exchange} {Time(start)} to {Time(end)}"
+            for each in options
+            for start, end in [span_of(each)]
+        ]
         self._begun = self._ended = False
         self._iterated: Iterator[B] | None = None
         self._current: Iterator[M_co] = iter(())

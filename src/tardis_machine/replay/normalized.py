@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
@@ -16,9 +16,10 @@ from tardis_machine.kernel import kernel
 from tardis_machine.merge import Batch, Chunk, Merged, merge
 from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, Pour, normalizer_type
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.options import OptionsError, ReplayNormalizedOptions, untrimmed
 from tardis_machine.pacing import Clock
-from tardis_machine.replay.base import M_co, MessageReplay
+from tardis_machine.replay.arguments import told_in_python
+from tardis_machine.replay.base import M_co, MessageReplay, span_of, window_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Chunk)
+S = TypeVar("S")
 
 
 class TableTypeError(TardisMachineError):
@@ -69,17 +71,31 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         warns: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        self._options = options
+        self._refusal: OptionsError | None = None
+        try:
+            with told_in_python():
+                options = [untrimmed(each) for each in options]
+        except OptionsError as error:
+            # There may be tables of it.
+            self._refusal = error
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
         self._strict = strict
         self._closes_bars = closes_bars
         self._fetched_types = fetched_types
         self._on_malformed = on_malformed
         self._warns = warns
-        self._options = options
         self.data_types = tuple(dict.fromkeys(name for each in options for name in each.data_types))
+        self._open_all(options)
+
+    def _open_all(self, options: Sequence[ReplayNormalizedOptions]) -> None:
         with self._opening():
             self._streams = [self._open(each, options) for each in options]
-        self._merge = merge(self._streams, self._schedule)
+        self._merge_all(options)
+
+    def _merge_all(self, options: Sequence[ReplayNormalizedOptions]) -> None:
+        self._opened = options
+        self._merge = merge(self._streams, self._schedule, [window_of(each) for each in options])
 
     def _open(
         self, option: ReplayNormalizedOptions, options: Sequence[ReplayNormalizedOptions]
@@ -124,7 +140,12 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     @property
     def can_pour(self) -> bool:
         """Whether nothing has to be put in order: the messages may go as they are made."""
-        return len(self._streams) == 1 and self._schedule is None and kernel().module is not None
+        return (
+            len(self._streams) == 1
+            and self._opened[0].window is None
+            and self._schedule is None
+            and kernel().module is not None
+        )
 
     def chunks(self, pour: Pour | None = None) -> Iterator[Chunk]:
         """Replay to the end, as `batches` does, for who does nothing but send it.
@@ -134,6 +155,23 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         if pour is not None:
             self._streams[0].pour = pour
         return self._begin(self._run(Merged.chunk))
+
+    def _begin(self, steps: Iterator[S]) -> Generator[S, None, None]:
+        if self._refusal is not None:
+            raise self._refusal
+        return super()._begin(steps)
+
+    def _table_batches(self) -> Iterator[Batch]:
+        """Replay to the end, trimmed to the range that was asked for unless that is not wanted."""
+        self._refusal = None
+        if not self._begun and not self._closed:
+            options = self._options
+            if list(map(span_of, options)) == list(map(span_of, self._opened)):
+                self._merge_all(options)
+            else:
+                self._reopen(options)
+                self._open_all(options)
+        return self.batches()
 
     def _steps(self) -> Iterator[Batch]:
         return self._run(Merged.batch)
@@ -154,13 +192,15 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     ) -> "pa.RecordBatchReader":
         """Read the messages of a data type as record batches of a few megabytes each.
 
-        The replay runs as they are read. `data_type` may be left out where there is one only.
+        The replay runs as they are read. They begin and end with the range that was asked for, to
+        the microsecond, unless it is not `exact`. `data_type` may be left out where there is one
+        only.
         `columns` names those that are wanted, of all the messages' fields. `numbers` are "float",
         exact as "decimal" or "text". `levels` are "nested", or a column for each price and amount:
         "wide".
         """
         layout = arrow.Layout(self._table_type(data_type), **choice)
-        return arrow.reader(self.batches(), layout)
+        return arrow.reader(self._table_batches(), layout)
 
     def to_arrow(self, data_type: str | None = None, **choice: Unpack[TableOptions]) -> "pa.Table":
         """Read all messages of a data type into an Arrow table; see `to_arrow_batches`."""
@@ -188,7 +228,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         """Let `pyarrow.table`, `polars.DataFrame`, DuckDB and others take a replay as it is."""
         layout = arrow.Layout(self._table_type(None))
         # Some open a first stream for its schema alone: only what is read begins the replay.
-        begun_late = (batch for source in (self.batches,) for batch in source())
+        begun_late = (batch for source in (self._table_batches,) for batch in source())
         return arrow.reader(begun_late, layout).__arrow_c_stream__(requested_schema)
 
     def _table_type(self, asked: str | None) -> str:
@@ -203,7 +243,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         met = {(each.name, symbol) for each in self._streams for symbol in each.symbols_met()}
         asked = dict.fromkeys(
             (each.exchange, symbol)
-            for each in self._options
+            for each in self._opened
             if each.from_ < each.to
             for symbol in each.symbols or ()
         )

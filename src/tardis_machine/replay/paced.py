@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol, Self
 
 from tardis_machine.history import Reader, ReaderClosedError
-from tardis_machine.lines import locals_of, split
+from tardis_machine.lines import LocalWindow, locals_of, split, within
 from tardis_machine.pacing import Schedule
 
 
@@ -72,6 +72,28 @@ class _Paced:
         return self._reader.pending() if self._next == len(self._lines) else None
 
 
-def paced(reader: Reader, schedule: Schedule | None) -> DuePieces:
-    """Read as fast as possible, or by a schedule."""
-    return _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
+class _Trimmed:
+    """Cut to a window of local times; a piece may be empty.
+
+    A disconnect before all lines has the time at which the first minute begins, `start`.
+    """
+
+    def __init__(self, pieces: DuePieces, window: LocalWindow, start: str) -> None:
+        self._pieces = pieces
+        self._window = window
+        self._last = start
+        self.due_in = pieces.due_in
+        self.pending = pieces.pending
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            kept, self._last = within(piece, self._window, self._last)
+            yield kept
+
+
+def paced(
+    reader: Reader, schedule: Schedule | None, window: LocalWindow | None, start: str
+) -> DuePieces:
+    """Read from `start` as fast as possible, or by a schedule; cut to a window, if there is one."""
+    pieces = _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
+    return pieces if window is None else _Trimmed(pieces, window, start)

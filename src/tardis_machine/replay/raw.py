@@ -25,9 +25,10 @@ from tardis_machine.merge import Merged, merge
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
 from tardis_machine.pacing import Clock
-from tardis_machine.replay.base import M_co, MessageReplay, Replay
+from tardis_machine.replay.base import M_co, MessageReplay, Replay, window_of
 from tardis_machine.replay.paced import paced
 from tardis_machine.replay.recorded import RawMessage, decode_recorded
+from tardis_machine.times import local_of
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class RawReplay(MessageReplay[bytes, M_co]):
         self._disconnected = False
         with self._opening():
             reader = self._read(options, options.filters)
-        self._pieces = paced(reader, self._schedule)
+        self._pieces = paced(reader, self._schedule, window_of(options), local_of(options.from_))
         self._throttle = Throttle()
         self.messages = 0
         self.malformed = 0
@@ -140,7 +141,7 @@ class NativeReplay(Replay):
         super().__init__((options,), history=history)
         with self._opening():
             reader = self._read(options, options.filters)
-        self._pieces = paced(reader, self._schedule)
+        self._pieces = paced(reader, self._schedule, window_of(options), local_of(options.from_))
 
     def due_in(self) -> float:
         return self._pieces.due_in()
@@ -173,7 +174,7 @@ class _MergedRaw(Replay):
             self._streams = [
                 self._stream(self._read(each, each.filters, readers=readers)) for each in options
             ]
-        self._merge = merge(self._streams, self._schedule)
+        self._merge = merge(self._streams, self._schedule, [window_of(each) for each in options])
 
     def _stream(self, pieces: Pieces) -> "_Messages":
         return _Messages(pieces)

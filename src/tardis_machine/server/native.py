@@ -143,7 +143,7 @@ class NativeReplays:
 
     async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
         """Replay to one connection, with the others of its session."""
-        client = _Client(session, _options(request), takes_all=_takes_all(request))
+        client = _Client(session, _options(request), takes_all=_flag(request, "all"))
         name = request.query.get("session") or ""
         replay = self._sessions.get(name) if name else None
         if replay is None or replay.started:
@@ -387,12 +387,13 @@ def _options(request: web.BaseRequest) -> ReplayOptions:
         # In an address a number is text; what is none stays so, and is refused as such.
         with contextlib.suppress(msgspec.DecodeError):
             asked[name] = msgspec.json.decode(request.query.get(name, ""), type=kind)
+    asked["exact"] = _flag(request, "exact")
     return parse_replay(msgspec.json.encode(asked).decode())
 
 
-def _takes_all(request: web.BaseRequest) -> bool:
-    """Return whether the query asks for all channels of all symbols."""
-    text = request.query.get("all", "false")
+def _flag(request: web.BaseRequest, name: str) -> bool:
+    """Read a flag from the query; false if it is left out."""
+    text = request.query.get(name, "false")
     if text not in {"true", "false"}:
-        raise OptionsError(f'invalid "all": {text:.40}, expected true or false')
+        raise OptionsError(f'invalid "{name}": {text:.40}, expected true or false')
     return text == "true"
