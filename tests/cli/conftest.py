@@ -27,8 +27,12 @@ _COMMAND = (
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This environment without settings of ours, but with the kernel that is tested."""
-    kept = {k: v for k, v in os.environ.items() if k != "PORT" and not k.startswith("TM_")}
+    """Return this environment without settings of ours, but with the kernel that is tested.
+
+    Workers of xdist have a terminal's width, which the help would be fitted into.
+    """
+    ours = {"PORT", "COLUMNS", "LINES"}
+    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("TM_")}
     if VARIABLE in os.environ:
         kept[VARIABLE] = os.environ[VARIABLE]
     return kept | changes
