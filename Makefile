@@ -51,7 +51,7 @@ demo: setup java ## replay, event bus and lakehouse on bundled, synthetic sample
 # Tests of `rest` have a marker that says why they are not in `test`; pyproject.toml explains them.
 REST := faults or slow or cluster or fuzz or memory or python_kernel
 # Two workers, also where there are more cores: one has all that needs Java (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
 
 test: setup java lint types unit vectors ## every check, and a whole path through each real server: ten minutes
 

@@ -2,10 +2,17 @@
 
 import logging
 import os
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+_NEEDS_JAVA: Final = re.compile("^tests/lake/|kafka|schema_registry|spark|lakehouse")
+"""Found in the ids of tests that start a broker or Spark: the scheduler does not see marks."""
 
 # How long an example takes says more about the machine than about the code. Everybody tries the
 # same examples, so that a change is judged by what it changed; `make soak` looks for new ones.
@@ -31,15 +38,20 @@ pytest_plugins = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the worker's group of each test: one worker has all that needs Java, beside the others.
+class _OneWorkerForJava(LoadFileScheduling):  # type: ignore[misc]
+    """The scheduler of a run: one worker for all that needs Java, one for each other file.
 
-    Two brokers or two Spark sessions at a time starve each other on a small machine. All other
-    tests of a file share a worker, and so the servers and kernels that they ask for.
+    Two brokers or two Spark sessions at a time starve each other on a small machine.
     """
-    for item in items:
-        needs_java = item.get_closest_marker("spark") or item.get_closest_marker("kafka")
-        item.add_marker(pytest.mark.xdist_group("java" if needs_java else item.location[0]))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "java" if _NEEDS_JAVA.search(nodeid) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _OneWorkerForJava:
+    """Return the scheduler of a run by several workers; called by xdist."""
+    return _OneWorkerForJava(config, log)
 
 
 def pytest_unconfigure() -> None:
