@@ -360,7 +360,11 @@ class _Queue:
 
 
 def _trimmed(taken: Taken, keys: Sequence[str], window: LocalWindow) -> tuple[Taken, Sequence[str]]:
-    """Keep the messages whose local time is inside a window, and their keys."""
+    """Keep the messages whose local time is inside a half-open window, and their sort keys.
+
+    Called with each run of an exact replay, whose stream has whole minutes: what lies before and
+    behind the range is needed for its books and bars, but is not sent. A run is never empty.
+    """
     start, end = window
     stamps = taken.stamps
     if taken.is_ordered and start <= stamps[0] and stamps[-1] < end:

@@ -160,7 +160,7 @@ async def test_supervision_that_fails_is_an_alarm_until_it_is_begun_again(
         raise KeyError("a defect of ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr(supervisor._failures, "next_pause_s", lambda: 3600.0)
+        broken.setattr(supervisor._failure_backoff, "next_pause_s", lambda: 3600.0)
         broken.setattr(supervisor, "_on_snapshot", fail)
         await until(lambda: not supervisor.watching)
     assert outbox.unhealthy() == ["publisher: its supervision failed, and is begun again"]

@@ -77,18 +77,23 @@ class _Segment:
 
 
 class _Delivered:
-    """How far a segment was given out: enough to find the place again in another copy."""
+    """How far a segment has been delivered to the replay.
+
+    If its file turns out to be corrupt, it is fetched again, and reading goes on in the new file
+    behind the last line that was delivered: found by its stamp and the number of lines with it.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._bytes = 0
+        # A stamp, and the lines with it whose pieces are no longer kept.
         self._counted = (b"", 0)
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def add(self, piece: bytes) -> None:
-        """Note a piece; of many pieces with one stamp only the number of lines is kept."""
+        """Note a piece of whole lines; many pieces with one stamp are reduced to a count."""
         last = last_stamp(piece)
         if not last:
             return

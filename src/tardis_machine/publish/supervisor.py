@@ -47,7 +47,7 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._resuming: asyncio.TimerHandle | None = None
-        self._failures = Backoff(_SHORTEST_S, _LONGEST_S)
+        self._failure_backoff = Backoff(_SHORTEST_S, _LONGEST_S)
         self._began = 0.0
         self._drained = asyncio.Event()
         self._drain_until: float | None = None
@@ -134,8 +134,8 @@ class Supervisor:
             return
         self.failures += 1
         if time.monotonic() - self._began > _STABLE_S:
-            self._failures.reset()
-        pause_s = _SHORTEST_S if self._drain_until else self._failures.next_pause_s()
+            self._failure_backoff.reset()
+        pause_s = _SHORTEST_S if self._drain_until else self._failure_backoff.next_pause_s()
         _log.error(
             "publisher supervision failed, it is begun again",
             extra={"reason": repr(error), "in_s": round(pause_s, 2)},
@@ -145,7 +145,7 @@ class Supervisor:
         self._resuming = asyncio.get_running_loop().call_later(pause_s, self._resume)
 
     def _resume(self) -> None:
-        """Begin the supervision again, with a new publisher: reports of the old one were lost."""
+        """Begin the supervision again with a new publisher, since the old one's pipe is closed."""
         if self._resuming is not None:
             self._resuming.cancel()
             self._resuming = None
