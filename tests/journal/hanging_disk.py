@@ -12,6 +12,7 @@ import pytest
 _STALL: Final = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,11 @@ static void stall(int fd) {
     char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path);
-    if (length > 4 && memcmp(path + length - 4, ".seg", 4) == 0)
-        while (access(getenv("STALLED"), F_OK) == 0) usleep(10000);
+    if (length <= 4 || memcmp(path + length - 4, ".seg", 4) != 0) return;
+    while (access(getenv("STALLED"), F_OK) == 0) {
+        close(open(getenv("REACHED"), O_CREAT | O_WRONLY, 0600));
+        usleep(10000);
+    }
 }
 
 ssize_t writev(int fd, const struct iovec *parts, int count) {
@@ -40,17 +44,25 @@ int fdatasync(int fd) {
 """
 
 
-def stalling_disk(folder: Path) -> tuple[dict[str, str], Path]:
-    """Build a library for the environment of a process, and the path that stalls its journal.
+class StallingDisk:
+    """A library for the environment of a process, and the paths that stall its journal.
 
-    While the path exists, writes and syncs of segments hang, in this process and its children.
+    While `stalled` exists, writes and syncs of segments hang, in this process and its children.
+    The first call that hangs makes `reached`.
     """
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
-    source, library, stalled = folder / "stall.c", folder / "stall.so", folder / "stalled"
-    source.write_text(_STALL)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library), "STALLED": str(stalled)}, stalled
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("gcc") is None:
+            pytest.skip("needs gcc")
+        source, library = folder / "stall.c", folder / "stall.so"
+        self.stalled, self.reached = folder / "stalled", folder / "reached"
+        source.write_text(_STALL)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        self.environ = {
+            "LD_PRELOAD": str(library),
+            "STALLED": str(self.stalled),
+            "REACHED": str(self.reached),
+        }
 
 
 class HangingDisk:

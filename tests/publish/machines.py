@@ -68,13 +68,7 @@ class Machine:
             return body
 
     def metric(self, name: str, bus: str) -> float | None:
-        return self._metric(f'tardis_machine_publish_{name}{{bus="{bus}"}} ')
-
-    def active(self) -> float:
-        """Count the normalized replays over HTTP that are being served."""
-        return self._metric('tardis_machine_active_responses{route="/replay-normalized"} ') or 0.0
-
-    def _metric(self, wanted: str) -> float | None:
+        wanted = f'tardis_machine_publish_{name}{{bus="{bus}"}} '
         for line in self.get("/metrics").decode().splitlines():
             if line.startswith(wanted):
                 return float(line.removeprefix(wanted))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.hanging_disk import stalling_disk
+from tests.journal.hanging_disk import StallingDisk
 from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import assert_all_arrived
@@ -148,29 +148,29 @@ def test_a_drain_whose_publisher_dies_is_not_a_drain(machine: Machine, broker: B
 def test_sigterm_ends_the_server_though_its_journal_hangs(
     tmp_path: Path, journal_dir: Path, fsync: str
 ) -> None:
-    environ, stalled = stalling_disk(tmp_path)
+    disk = StallingDisk(tmp_path)
     events = tmp_path / "events.ndjson"
     flags = (
         *("--journal-dir", str(journal_dir), "--journal-ring-bytes", "0"),
         *("--journal-fsync", fsync, "--file-path", str(events)),
     )
-    machine = Machine(tmp_path / "server.log", *flags, **environ)
+    machine = Machine(tmp_path / "server.log", *flags, **disk.environ)
     publisher = machine.publisher
     try:
         body = machine.get("/replay-normalized", OPTIONS)
         count = body.count(b"\n")
         wait_until(lambda: machine.metric("delivered_total", "file") == count, "delivered")
-        stalled.touch()
+        disk.stalled.touch()
         reading = threading.Thread(target=cut, args=(machine,))
         reading.start()
-        wait_until(lambda: machine.active() == 1, "a response waits for the journal")
+        wait_until(disk.reached.exists, "the journal hangs")
         machine.stop(signal.SIGTERM)
         reading.join()
         machine.wait_for("journal cannot be ended: its disk hangs")
         assert f"delivered={count} " in machine.wait_for("drained")
         wait_until(lambda: gone(publisher), "the publisher has ended")
     finally:
-        stalled.unlink(missing_ok=True)
+        disk.stalled.unlink(missing_ok=True)
         if machine.process.poll() is None:
             machine.stop(signal.SIGKILL)
     assert events.read_bytes().count(b"\n") == count
