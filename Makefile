@@ -72,7 +72,7 @@ format: ## write Python and Rust as the linters want them
 	$(if $(CARGO),cd kernel && cargo fmt)
 
 # Modules whose docstrings are the reference of the Python API.
-PUBLIC := $(addprefix src/tardis_machine/,__init__.py messages.py stream.py replay/__init__.py server/app.py bronze/__init__.py lake/__init__.py errors.py filters.py)
+PUBLIC := $(addprefix src/tardis_machine/,__init__.py messages.py stream.py replays/__init__.py server/app.py bronze/__init__.py lake/__init__.py errors.py filters.py)
 
 lint:
 	$(BIN)/ruff check .

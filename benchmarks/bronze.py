@@ -44,7 +44,7 @@ from tardis_machine.messages import (
     Trade,
     TradeBar,
 )
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replays import replay_normalized
 from tests.kernel.implementations import chosen, encoders, require_both
 
 BATCH: Final = 64 * 1024

@@ -40,7 +40,7 @@ from tardis_machine.lake.tables import Commit, Tables
 from tardis_machine.lake.units import BRONZE, LAYERS, SILVER, plan
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.publish.buses.kafka import KafkaConfig
-from tardis_machine.replay import replay_normalized, replay_normalized_many
+from tardis_machine.replays import replay_normalized, replay_normalized_many
 
 TYPES: Final = ("trade", "book_change")
 

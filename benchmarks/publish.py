@@ -68,7 +68,7 @@ from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.publisher import Publisher, tune
 from tardis_machine.publish.record import Record
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replays import replay_normalized
 from tests.servers.aws import KEYS, REGION, Ministack
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nats import NatsServer

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
 from tardis_machine import replay_normalized
-from tardis_machine.replay import NormalizedReplay
+from tardis_machine.replays import NormalizedReplay
 
 TURNS = 3
 ASKED = ["trade", "book_change"]

@@ -15,7 +15,7 @@ from contextlib import aclosing
 
 from tardis_machine import replay_normalized, stream_normalized
 from tardis_machine.messages import BookSnapshot, Message, TradeBar
-from tardis_machine.replay import NormalizedReplay
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.stream import NormalizedStream
 
 BARS = 6

@@ -11,7 +11,7 @@ from tardis_machine.history import HistoryError
 from tardis_machine.messages import MessageError
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import OptionsError
-from tardis_machine.replay import RawMessageError, ReplayEndedError, TableTypeError
+from tardis_machine.replays import RawMessageError, ReplayEndedError, TableTypeError
 from tardis_machine.stream import StreamEndedError
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Trade,
         TradeBar,
     )
-    from tardis_machine.replay import replay, replay_normalized
+    from tardis_machine.replays import replay, replay_normalized
     from tardis_machine.server.app import TardisMachine
     from tardis_machine.stream import stream_normalized
 
@@ -49,8 +49,8 @@ _HOMES = {
     "NoDataWarning": "tardis_machine.errors",
     "TardisMachine": "tardis_machine.server.app",
     "TardisMachineError": "tardis_machine.errors",
-    "replay": "tardis_machine.replay",
-    "replay_normalized": "tardis_machine.replay",
+    "replay": "tardis_machine.replays",
+    "replay_normalized": "tardis_machine.replays",
     "stream_normalized": "tardis_machine.stream",
 }
 _MESSAGES = "tardis_machine.messages"

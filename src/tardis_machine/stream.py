@@ -23,9 +23,9 @@ from tardis_machine.messages import (
     decode_lines,
 )
 from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
-from tardis_machine.replay import Batch
-from tardis_machine.replay.arguments import StreamRequest, Types, requests, told_in_python
-from tardis_machine.replay.base import M_co
+from tardis_machine.replays import Batch
+from tardis_machine.replays.arguments import StreamRequest, Types, requests, told_in_python
+from tardis_machine.replays.base import M_co
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
 

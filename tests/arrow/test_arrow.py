@@ -16,7 +16,7 @@ from tardis_machine.emit.datatypes import DataTypeError
 from tardis_machine.extras import MissingExtraError
 from tardis_machine.messages import Message, MessageError, decode_lines
 from tardis_machine.numbers import of_float
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replays import replay_normalized
 from tests.proto.lines import LINES
 
 TIME = pa.timestamp("us", tz="UTC")

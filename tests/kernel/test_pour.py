@@ -16,7 +16,7 @@ from tardis_machine import sample
 from tardis_machine.kernel import kernel
 from tardis_machine.normalize import Framing, Pour
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.times import us_of
 

@@ -20,7 +20,7 @@ from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Tab
 from tardis_machine.lake.units import BRONZE, LAYERS, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.lake.conftest import records
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day

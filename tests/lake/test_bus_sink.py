@@ -29,7 +29,7 @@ from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
 from tests.lake.conftest import records

@@ -27,7 +27,7 @@ from tardis_machine.lake.sources.resumptions import between, matching
 from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 

@@ -2,7 +2,7 @@
 
 import tardis_machine
 from tardis_machine import Trade, replay, replay_normalized
-from tardis_machine.replay import NormalizedReplay
+from tardis_machine.replays import NormalizedReplay
 
 START, END = "2024-03-01", "2024-03-01T00:01"
 

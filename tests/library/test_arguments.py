@@ -14,8 +14,8 @@ from tardis_machine import Channel, replay, replay_normalized, stream_normalized
 from tardis_machine.config import ConfigError
 from tardis_machine.filters import Filter
 from tardis_machine.options import OptionsError
-from tardis_machine.replay import RawMessage, RawMessageError
-from tardis_machine.replay.recorded import decode_recorded
+from tardis_machine.replays import RawMessage, RawMessageError
+from tardis_machine.replays.recorded import decode_recorded
 from tardis_machine.sample import history
 from tests.library.asked import SPAN
 

@@ -12,7 +12,7 @@ import pytest
 from tardis_machine import replay, replay_normalized
 from tardis_machine.history import HistoryError
 from tardis_machine.messages import Trade
-from tardis_machine.replay import MessageReplay, ReplayEndedError
+from tardis_machine.replays import MessageReplay, ReplayEndedError
 from tests.library.asked import SPAN, WHOLE
 
 MINUTES = {"to": WHOLE["to"]}

@@ -16,7 +16,7 @@ from tardis_machine.extras import MissingExtraError
 from tardis_machine.filters import Filter
 from tardis_machine.messages import Trade
 from tardis_machine.normalize import NormalizeError
-from tardis_machine.replay import NormalizedReplay, ReplayEndedError, TableTypeError
+from tardis_machine.replays import NormalizedReplay, ReplayEndedError, TableTypeError
 from tests.feeds.generator import write
 from tests.library.asked import SPAN, WHOLE
 from tests.normalize.test_normalize import stamp, trade

@@ -11,7 +11,7 @@ import pytest
 from tardis_machine import replay, replay_normalized
 from tardis_machine.history import History, ReaderClosedError
 from tardis_machine.options import OptionsError
-from tardis_machine.replay import RawRequest, ReplayEndedError
+from tardis_machine.replays import RawRequest, ReplayEndedError
 from tests.history.test_reader import eventually
 from tests.server.conftest import bitmex_trades
 from tests.servers.tardis_api import TardisApi

@@ -12,7 +12,7 @@ from tardis_machine import (
     replay_normalized,
     stream_normalized,
 )
-from tardis_machine.replay import NormalizedReplay, RawMessage
+from tardis_machine.replays import NormalizedReplay, RawMessage
 from tardis_machine.stream import NormalizedStream
 
 

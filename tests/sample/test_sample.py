@@ -8,7 +8,7 @@ from tardis_machine import sample
 from tardis_machine.exchanges import get
 from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replays import replay_normalized
 from tests.feeds.generator import write_shipped
 
 START = int(sample.START.timestamp()) * 1_000_000

@@ -19,7 +19,7 @@ from tardis_machine.filters import Filter, cache_keys
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.pieces import pieces
 from tardis_machine.options import parse_replay_normalized
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
 from tests.servers.tardis_api import Fault, TardisApi
 

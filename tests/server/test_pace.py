@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from tardis_machine.journal import Ticket
-from tardis_machine.replay import Batch
+from tardis_machine.replays import Batch
 from tardis_machine.server.pace import Turns, deliver
 from tests.server.conftest import until
 

@@ -13,7 +13,7 @@ from tardis_machine.lines import MESSAGE
 from tardis_machine.live.addresses import variable
 from tardis_machine.live.hub import Hub
 from tardis_machine.options import parse_time
-from tardis_machine.replay import replay_normalized
+from tardis_machine.replays import replay_normalized
 from tardis_machine.sample import SAMPLE
 from tests.live.feeds import DEPTH
 from tests.live.streams import QUICK, streaming

@@ -19,7 +19,7 @@ from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.merge import Chunk
 from tardis_machine.options import parse_replay
-from tardis_machine.replay import RawReplay, replay_normalized_many, replay_raw
+from tardis_machine.replays import RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError

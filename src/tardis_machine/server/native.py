@@ -21,7 +21,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter, normalize
 from tardis_machine.options import OptionsError, ReplayOptions, common_speed, parse_replay
-from tardis_machine.replay import MergedRawReplay, NativeReplay
+from tardis_machine.replays import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
 from tardis_machine.server.frames import recorded_frames, text_frames
 from tardis_machine.server.services import Services

@@ -12,7 +12,7 @@ from aiohttp import web
 from tardis_machine.control import error_line
 from tardis_machine.messages import ErrorCode
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays

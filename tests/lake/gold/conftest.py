@@ -11,7 +11,7 @@ from tardis_machine.lake.tables import Tables
 from tardis_machine.lake.units import plan
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.lake.days import MINUTE_US, START_US
 

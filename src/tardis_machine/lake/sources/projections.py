@@ -26,7 +26,7 @@ from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.normalize import Malformed
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replay import replay_normalized_many
+from tardis_machine.replays import replay_normalized_many
 from tardis_machine.times import us_of
 
 BUS: Final = "tardis"

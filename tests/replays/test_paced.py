@@ -11,7 +11,7 @@ from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History, ReaderClosedError
 from tardis_machine.lines import MESSAGE
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
-from tardis_machine.replay import (
+from tardis_machine.replays import (
     MergedRawReplay,
     NativeReplay,
     NormalizedReplay,
@@ -23,7 +23,7 @@ from tardis_machine.replay import (
 from tardis_machine.times import us_of
 from tests.feeds.generator import write
 from tests.normalize.test_normalize import trade
-from tests.replay.test_replay import END, START, START_US
+from tests.replays.test_replay import END, START, START_US
 from tests.test_pacing import HandClock
 
 MINUTE = 60_000_000

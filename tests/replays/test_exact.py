@@ -13,7 +13,7 @@ from tardis_machine.emit.datatypes import parse_all, sources
 from tardis_machine.history import Filter, History
 from tardis_machine.messages import Trade
 from tardis_machine.options import OptionsError, ReplayOptions, parse_replay_normalized, parse_time
-from tardis_machine.replay import (
+from tardis_machine.replays import (
     NativeReplay,
     NormalizedReplay,
     RawReplay,
@@ -23,7 +23,7 @@ from tardis_machine.replay import (
 )
 from tardis_machine.times import iso_us, us_of
 from tests.feeds.generator import write
-from tests.replay.test_replay import START, START_US
+from tests.replays.test_replay import START, START_US
 from tests.test_pacing import HandClock
 
 MINUTE: Final = 60_000_000

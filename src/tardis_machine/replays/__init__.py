@@ -1,10 +1,8 @@
 """Replays: history, normalized or raw, as messages, as tables, or as the bytes the server sends."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tardis_machine.config import ConfigError, from_dict, resolve
@@ -31,7 +29,7 @@ from tardis_machine.options import (
     parse_replay,
     parse_replay_normalized,
 )
-from tardis_machine.replay.arguments import (
+from tardis_machine.replays.arguments import (
     Filters,
     Moment,
     NormalizedRequest,
@@ -41,10 +39,10 @@ from tardis_machine.replay.arguments import (
     requests,
     told_in_python,
 )
-from tardis_machine.replay.base import MessageReplay, ReplayEndedError
-from tardis_machine.replay.normalized import NormalizedReplay, TableTypeError
-from tardis_machine.replay.raw import MergedLines, MergedRawReplay, NativeReplay, RawReplay
-from tardis_machine.replay.recorded import RawMessage, RawMessageError
+from tardis_machine.replays.base import MessageReplay, ReplayEndedError
+from tardis_machine.replays.normalized import NormalizedReplay, TableTypeError
+from tardis_machine.replays.raw import MergedLines, MergedRawReplay, NativeReplay, RawReplay
+from tardis_machine.replays.recorded import RawMessage, RawMessageError
 from tardis_machine.sample import SAMPLE
 
 __all__ = [
@@ -346,11 +344,4 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     )
 
 
-class _CalledModule(ModuleType):
-    """This module, which `from tardis_machine import replay` gives, is called as its function."""
-
-    __call__ = staticmethod(replay)
-
-
-sys.modules[__name__].__class__ = _CalledModule
 show_warnings()

@@ -25,9 +25,9 @@ from tardis_machine.merge import Merged, merge
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.options import ReplayOptions
 from tardis_machine.pacing import Clock
-from tardis_machine.replay.base import M_co, MessageReplay, Replay, window_of
-from tardis_machine.replay.paced import paced
-from tardis_machine.replay.recorded import RawMessage, decode_recorded
+from tardis_machine.replays.base import M_co, MessageReplay, Replay, window_of
+from tardis_machine.replays.paced import paced
+from tardis_machine.replays.recorded import RawMessage, decode_recorded
 from tardis_machine.times import local_of
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
 from tardis_machine.normalize import Malformed, NormalizeError
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
-from tardis_machine.replay import (
+from tardis_machine.replays import (
     MergedRawReplay,
     NormalizedReplay,
     ReplayEndedError,
@@ -522,7 +522,7 @@ def test_server_logs_symbols_without_data_once(
         _options(symbols=("XBTUSD", "NONE"), data_types=("trade",)),
         _options("deribit", symbols=("NONE",), data_types=("trade",)),
     ]
-    with caplog.at_level("INFO", "tardis_machine.replay"):
+    with caplog.at_level("INFO", "tardis_machine.replays"):
         assert _messages(replay_normalized_many(options, history=sample))
     (record,) = (each for each in caplog.records if each.message == "symbols without data")
     assert record.__dict__["count"] == 2

@@ -18,8 +18,8 @@ from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, Pour, normalizer_type
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, untrimmed
 from tardis_machine.pacing import Clock
-from tardis_machine.replay.arguments import told_in_python
-from tardis_machine.replay.base import M_co, MessageReplay, span_of, window_of
+from tardis_machine.replays.arguments import told_in_python
+from tardis_machine.replays.base import M_co, MessageReplay, span_of, window_of
 
 if TYPE_CHECKING:
     import pandas as pd
