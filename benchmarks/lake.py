@@ -224,7 +224,7 @@ def spark_stream(cache_dir: Path, minutes: int, events: int, tables_dir: Path) -
     from confluent_kafka import Producer  # noqa: PLC0415 - only here
     from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
 
-    from tests.servers.kafka import KafkaBroker  # noqa: PLC0415
+    from tests.support.servers.kafka import KafkaBroker  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         broker = KafkaBroker(Path(folder))

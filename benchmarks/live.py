@@ -34,7 +34,7 @@ from benchmarks.replay import PER_MINUTE, _cpu_s, _free_ports, _peak_mb
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE, STAMP, split
-from tests.servers.nats import NatsServer
+from tests.support.servers.nats import NatsServer
 
 _SYMBOL: Final = re.compile(rb'"[A-Za-z0-9]+:(\w+)"')
 _ID: Final = re.compile(rb'"trdMatchID":"[^"]*"')

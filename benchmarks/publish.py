@@ -69,10 +69,10 @@ from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.publisher import Publisher, tune
 from tardis_machine.publish.record import Record
 from tardis_machine.replays import replay_normalized
-from tests.servers.aws import KEYS, REGION, Ministack
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import KEYS, REGION, Ministack
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.redis import RedisServer
 
 _COST_GOAL: Final = 1.05
 _RATE_GOAL: Final = 0.5

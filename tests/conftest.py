@@ -25,16 +25,16 @@ settings.load_profile("same")
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
 
 pytest_plugins = (
-    "tests.failing",
-    "tests.hanging",
-    "tests.servers.tardis_api",
-    "tests.servers.aws",
-    "tests.servers.kafka",
-    "tests.servers.nats",
-    "tests.servers.proxy",
-    "tests.kernels",
-    "tests.servers.redis",
-    "tests.servers.registry",
+    "tests.support.failing",
+    "tests.support.hanging",
+    "tests.support.servers.tardis_api",
+    "tests.support.servers.aws",
+    "tests.support.servers.kafka",
+    "tests.support.servers.nats",
+    "tests.support.servers.proxy",
+    "tests.support.kernels",
+    "tests.support.servers.redis",
+    "tests.support.servers.registry",
 )
 
 

@@ -22,12 +22,12 @@ from tests.buses.arrivals import (
     from_sqs,
     from_stream,
 )
-from tests.servers.aws import KEYS, REGION, Call, Fault, FaultProxy, Ministack
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.process import ServerProcess
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import KEYS, REGION, Call, Fault, FaultProxy, Ministack
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.process import ServerProcess
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import RedisServer
 
 S = TypeVar("S", bound=ServerProcess)
 P = TypeVar("P", NatsServer, RedisServer)

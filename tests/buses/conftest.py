@@ -10,9 +10,9 @@ from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.kafka import KafkaConfig, KafkaEventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
 from tests.buses.benches import BENCHES, Bench
-from tests.servers.certificates import Certificates
-from tests.servers.kafka import KafkaBroker
-from tests.servers.proxy import Proxy
+from tests.support.servers.certificates import Certificates
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.proxy import Proxy
 
 PASSWORD = "right-horse"
 

@@ -25,7 +25,7 @@ from tardis_machine.publish.buses.sqs import SQSConfig, SQSEventBus
 from tests.buses.arrivals import assert_promises_kept
 from tests.buses.benches import AwsBench, FifoBench, KinesisBench, SqsBench
 from tests.buses.events import deliver, events, records, routed
-from tests.servers.aws import KEYS, Call, Fault
+from tests.support.servers.aws import KEYS, Call, Fault
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/bronze"
 

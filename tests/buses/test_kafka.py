@@ -23,8 +23,8 @@ from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
 from tests.buses.arrivals import assert_promises_kept, from_kafka, topics
 from tests.buses.events import CONTEXT, deliver, events, records, resized, routed
-from tests.servers.kafka import KafkaBroker
-from tests.servers.proxy import Proxy
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.proxy import Proxy
 
 pytestmark = pytest.mark.kafka
 

@@ -27,8 +27,8 @@ from tardis_machine.publish.loads import fitting
 from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept, from_stream
 from tests.buses.events import deliver, events, records, resized, routed
-from tests.servers.nats import NatsServer
-from tests.servers.proxy import Proxy
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.proxy import Proxy
 
 Make = Callable[..., EventBus]
 StartNats = Callable[..., NatsServer]

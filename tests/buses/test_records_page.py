@@ -11,9 +11,9 @@ from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tests.buses.benches import AwsBench, FifoBench, KinesisBench, RedisBench, SqsBench
 from tests.buses.events import deliver, records
-from tests.servers.aws import KEYS, REGION
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
+from tests.support.servers.aws import KEYS, REGION
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "records.md"
 COUNT = 40

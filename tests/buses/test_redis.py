@@ -20,9 +20,9 @@ from tardis_machine.publish.buses.errors import (
 from tardis_machine.publish.buses.redis import RedisConfig, RedisEventBus
 from tests.buses.arrivals import assert_promises_kept, from_redis
 from tests.buses.events import deliver, events, records, resized, routed
-from tests.servers.certificates import Certificates
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.support.servers.certificates import Certificates
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import RedisServer
 
 Make = Callable[..., EventBus]
 StartRedis = Callable[..., RedisServer]

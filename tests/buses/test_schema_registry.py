@@ -13,8 +13,8 @@ from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import BusUnavailableError
 from tests.buses.arrivals import from_kafka
 from tests.buses.events import deliver, records
-from tests.servers.kafka import KafkaBroker
-from tests.servers.registry import Registry
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.registry import Registry
 
 pytestmark = pytest.mark.kafka
 

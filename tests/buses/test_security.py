@@ -15,10 +15,10 @@ from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
 from tests.buses.conftest import PASSWORD
 from tests.buses.events import records
-from tests.servers.certificates import Certificates
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.proxy import Proxy
+from tests.support.servers.certificates import Certificates
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.proxy import Proxy
 
 Make = Callable[..., EventBus]
 StartNats = Callable[..., NatsServer]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tardis_machine.kernel import VARIABLE
-from tests.servers.machine import port_said
+from tests.support.servers.machine import port_said
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Launch = Callable[..., "Process"]

@@ -7,9 +7,9 @@ import pytest
 
 from tardis_machine.cli.check import main
 from tests.buses.arrivals import topics
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.tardis_api import TardisApi
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

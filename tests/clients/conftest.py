@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.node import NODE
 from tests.publish.machines import wait_until
-from tests.servers.machine import Machine
+from tests.support.servers.machine import Machine
 
 START = "2024-03-01T00:00"
 OPTIONS: dict[str, Any] = {

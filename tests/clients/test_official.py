@@ -10,7 +10,7 @@ import tardis_dev
 from tests.clients.conftest import Open
 from tests.clients.http import HTTP_READERS
 from tests.clients.manners import PROMPT
-from tests.servers.tardis_api import TardisApi, sample_lines
+from tests.support.servers.tardis_api import TardisApi, sample_lines
 
 SPAN = ("2024-03-01T00:00", "2024-03-01T00:03")
 CHANNELS = (("trade", ["XBTUSD"]), ("quote", ["XBTUSD", "ETHUSD"]))

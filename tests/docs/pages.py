@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.servers.process import ServerProcess
+from tests.support.servers.process import ServerProcess
 
 CODE = ("sh", "bash", "python")
 # Blocks that follow each other share a process, not their names: most of their time is imports.

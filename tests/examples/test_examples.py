@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.servers.aws import KEYS, REGION, Ministack
-from tests.servers.kafka import KafkaBroker
-from tests.servers.machine import Machine
-from tests.servers.nats import NatsServer
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import KEYS, REGION, Ministack
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.machine import Machine
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.redis import RedisServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

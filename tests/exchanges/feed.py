@@ -7,7 +7,7 @@ import msgspec
 
 from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
-from tests import shapes
+from tests.support import shapes
 
 LOCAL = "2024-03-01T00:00:00.000001Z"
 

@@ -12,7 +12,7 @@ from tardis_machine import sample
 from tardis_machine.history import History
 from tardis_machine.history.cache import MINUTE
 from tests.history.test_reader import FILTERS, START, write
-from tests.servers.tardis_api import Fault, TardisApi
+from tests.support.servers.tardis_api import Fault, TardisApi
 
 MINUTES = 9
 RANGES = [(start, end) for start in range(MINUTES) for end in range(start + 1, MINUTES + 1)]

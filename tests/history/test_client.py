@@ -11,7 +11,7 @@ from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequ
 from tardis_machine.history.errors import HistoryError, ReaderClosedError, RetriesExhaustedError
 from tardis_machine.history.pieces import pieces
 from tardis_machine.history.settings import HistoryConfig
-from tests.servers.tardis_api import Fault, TardisApi, numbered_lines
+from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines
 
 MINUTE = 1709251200 // 60
 FILTERS = '[{"channel":"trade","symbols":["A/B C"]}]'

@@ -12,7 +12,7 @@ from tardis_machine.history import Filter, History, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE
 from tardis_machine.history.due import Due
 from tests.history.test_reader import START, eventually, expected, write
-from tests.servers.tardis_api import Fault, TardisApi
+from tests.support.servers.tardis_api import Fault, TardisApi
 
 FILTERS = [Filter("trades", ("BTC/USD",))]
 LAG = 30

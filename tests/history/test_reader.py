@@ -27,7 +27,7 @@ from tardis_machine.history import (
     RetriesExhaustedError,
 )
 from tardis_machine.history.cache import MINUTE, Cache
-from tests.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
+from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 
 START = 1709251200 * 1_000_000 // MINUTE
 """2024-03-01T00:00Z, in minutes."""

@@ -13,7 +13,7 @@ from tardis_machine import sample
 from tardis_machine.config import ConfigError
 from tardis_machine.history import CacheError, Filter, History, default_cache_dir
 from tardis_machine.history.cache import MINUTE, Cache, CachedSlice
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.tardis_api import TardisApi
 
 START = 1709251200 // 60
 """2024-03-01T00:00Z, in minutes."""

@@ -1,5 +1,5 @@
 """What compares the kernels needs both."""
 
-from tests.kernels import KERNELS
+from tests.support.kernels import KERNELS
 
 collect_ignore_glob = [] if "compiled" in KERNELS else ["test_[!c]*.py"]

@@ -23,11 +23,11 @@ from tardis_machine.emit.shapes import AnyShape, Memory
 from tardis_machine.lines import MESSAGE
 from tardis_machine.normalize import Normalizer, ShapedNormalizer
 from tardis_machine.times import iso_us
-from tests import shapes
 from tests.exchanges import fixtures
 from tests.feeds import generator
 from tests.kernel.implementations import chosen
 from tests.kernel.variations import relaxed, variations
+from tests.support import shapes
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 NEWEST = 1_793_000_000_000_000

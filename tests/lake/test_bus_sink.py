@@ -34,8 +34,8 @@ from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
 from tests.lake.conftest import records
 from tests.lake.events import trade
-from tests.servers.process import free_ports
-from tests.servers.redis import RedisServer
+from tests.support.servers.process import free_ports
+from tests.support.servers.redis import RedisServer
 
 RANGE = ("--from", "2024-03-01", "--to", "2024-03-01T00:01")
 TYPES = ("trade", "trade_bar_10s")

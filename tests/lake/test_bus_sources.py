@@ -24,8 +24,8 @@ from tardis_machine.lake.sources.streams import Asked
 from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.buses.sqs import SQSConfig
-from tests.servers.aws import KEYS, REGION, Ministack
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import KEYS, REGION, Ministack
+from tests.support.servers.redis import RedisServer
 
 TEN = ReadMaxRows(10)
 

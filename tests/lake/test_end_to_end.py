@@ -37,7 +37,7 @@ from tests.cli.conftest import environment
 from tests.lake.conftest import SMALL, ZONE
 from tests.lake.test_streaming import produce
 from tests.publish.machines import Machine, wait_until
-from tests.servers.kafka import KafkaBroker
+from tests.support.servers.kafka import KafkaBroker
 
 REPLAY = {
     "exchange": "bitmex",

@@ -24,7 +24,7 @@ from tardis_machine.lake.tables import EVENTS, MANIFEST, Tables
 from tardis_machine.lake.units import Unit, plan
 from tardis_machine.options import parse_replay_normalized
 from tests.lake.events import trade
-from tests.servers.redis import RedisServer
+from tests.support.servers.redis import RedisServer
 
 
 class Query:

@@ -37,11 +37,11 @@ from tests.lake.conftest import SMALL, ZONE
 from tests.lake.events import trade
 from tests.lake.test_streaming import produce
 from tests.publish.machines import wait_until
-from tests.servers.aws import KEYS, REGION, Ministack
-from tests.servers.certificates import Certificates
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import KEYS, REGION, Ministack
+from tests.support.servers.certificates import Certificates
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.redis import RedisServer
 
 LIMIT = 4
 EVENTS_SENT = 10

@@ -22,8 +22,8 @@ from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tests.lake.events import trade
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
 
 LIMIT = 400
 """Events per batch, so that a test has several."""

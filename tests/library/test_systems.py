@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.tardis_api import TardisApi, sample_lines
+from tests.support.servers.tardis_api import TardisApi, sample_lines
 
 ROOT = Path(__file__).parents[2]
 # What Windows does not have, of what the package uses. The standard library keeps its own.

@@ -14,7 +14,7 @@ from tardis_machine.options import OptionsError
 from tardis_machine.replays import RawRequest, ReplayEndedError
 from tests.history.test_reader import eventually
 from tests.server.conftest import bitmex_trades
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.tardis_api import TardisApi
 
 SPAN: dict[str, Any] = {"from_": "2024-03-01", "to": "2024-03-01T00:02"}
 FIRST_DUE = 1_709_251_200_000_000 + 10 * 60_000_000 + 100_000

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.servers.exchange import Answer
+from tests.support.servers.exchange import Answer
 
 XBT = "XBTUSD"
 BTC = "BTCUSDT"

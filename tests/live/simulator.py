@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.live.feeds import DEPTH
-from tests.servers.exchange import Peer, ScriptedExchange
+from tests.support.servers.exchange import Peer, ScriptedExchange
 
 BASE_MS = 1_700_000_000_000
 _KEPT = 20_000

@@ -12,7 +12,7 @@ from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.options import parse_stream_normalized
 from tardis_machine.stream import NormalizedStream
-from tests.servers.exchange import PATIENCE_S, ScriptedExchange
+from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange
 
 QUICK = LiveConfig(
     live_reconnect_s=0.02, live_reconnect_max_s=0.2, live_stable_s=0.3, live_silence_s=5.0

@@ -35,7 +35,7 @@ from tests.live.feeds import (
     mark_price,
 )
 from tests.live.streams import QUICK, Reader, environ_of, options_of, streaming
-from tests.servers.exchange import ScriptedExchange
+from tests.support.servers.exchange import ScriptedExchange
 
 WELCOME = {"info": "Welcome to the BitMEX Realtime API."}
 SLOWER = LiveConfig(live_reconnect_s=0.1, live_reconnect_max_s=0.8, live_stable_s=30)

@@ -12,7 +12,7 @@ from tardis_machine.live.hub import Hub
 from tardis_machine.live.plan import plan
 from tests.exchanges.test_dialects import FACTS, LIVE
 from tests.live.streams import QUICK, Reader, environ_of, streaming
-from tests.servers.exchange import PATIENCE_S, Peer, ScriptedExchange
+from tests.support.servers.exchange import PATIENCE_S, Peer, ScriptedExchange
 from tests.vectors.dialects import same_sources
 
 

@@ -12,7 +12,7 @@ from tardis_machine.live import connection, overlap
 from tardis_machine.live.overlap import SETTLE_S, SKEW_S, Overlap, OverlapError
 from tests.live.feeds import BTC
 from tests.live.streams import streaming
-from tests.servers.exchange import ScriptedExchange
+from tests.support.servers.exchange import ScriptedExchange
 
 OLD, NEW = 0, 1
 

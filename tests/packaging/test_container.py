@@ -12,7 +12,7 @@ import yaml
 
 from tardis_machine.kernel import kernel
 from tests.server.conftest import free_ports
-from tests.servers.process import ServerProcess
+from tests.support.servers.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.conftest import free_ports
-from tests.servers.process import ServerProcess
+from tests.support.servers.process import ServerProcess
 
 pytestmark = pytest.mark.slow
 

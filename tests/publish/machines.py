@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.cli.conftest import environment
 from tests.server.conftest import query
-from tests.servers.machine import port_said
+from tests.support.servers.machine import port_said
 
 _COMMAND = Path(sys.executable).with_name("tardis-machine")
 _PATIENCE_S = 90

@@ -16,7 +16,7 @@ from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
 from tests.publish.test_signals import OPTIONS
-from tests.servers.nats import NatsServer
+from tests.support.servers.nats import NatsServer
 
 pytestmark = pytest.mark.cluster
 

@@ -22,8 +22,8 @@ from tests.buses.arrivals import from_stream
 from tests.buses.events import CONTEXT, events
 from tests.cli.conftest import Launch, Run
 from tests.publish.machines import wait_until
-from tests.servers.nats import NatsServer
-from tests.servers.process import free_ports
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.process import free_ports
 
 
 def letters(of: DeadLetters, count: int, *, start: int = 0) -> list[DeadLetter]:

@@ -26,11 +26,11 @@ from tests.publish.brokers import (
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
 from tests.server.conftest import query, until
-from tests.servers.aws import FaultProxy
-from tests.servers.kafka import KafkaBroker
-from tests.servers.nats import NatsServer
-from tests.servers.process import ServerProcess
-from tests.servers.redis import RedisServer
+from tests.support.servers.aws import FaultProxy
+from tests.support.servers.kafka import KafkaBroker
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.process import ServerProcess
+from tests.support.servers.redis import RedisServer
 
 _STEP = 100
 _UNDER_WAY = 500

@@ -43,8 +43,8 @@ from tests.publish.promises import (
     events_of,
     ids_by_key,
 )
-from tests.servers.nats import NatsServer
-from tests.servers.process import free_ports as unused_ports
+from tests.support.servers.nats import NatsServer
+from tests.support.servers.process import free_ports as unused_ports
 
 SMALLEST = {"max_bytes": 1 << 20}
 

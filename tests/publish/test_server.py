@@ -27,7 +27,7 @@ from tests.publish.brokers import Broker
 from tests.publish.machines import Machine, gone, peak_mb, wait_until
 from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
 from tests.server.conftest import query
-from tests.servers.process import free_ports as unused_ports
+from tests.support.servers.process import free_ports as unused_ports
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,7 @@ from tests.journal.hanging_disk import StallingDisk
 from tests.publish.brokers import Broker, nats_broker
 from tests.publish.machines import Machine, gone, wait_until
 from tests.publish.promises import assert_all_arrived
-from tests.servers.nats import NatsServer
+from tests.support.servers.nats import NatsServer
 
 pytestmark = pytest.mark.faults
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tardis_machine.server.app import TardisMachine
-from tests.servers import process
+from tests.support.servers import process
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,7 +25,7 @@ from tests.server import (
 )
 from tests.server.conftest import Served, Start
 from tests.server.test_http import OPTIONS
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.tardis_api import TardisApi
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "coming-from.md"
 SPAN: Final = {"from": "2024-03-01", "to": "2024-03-01T00:01"}

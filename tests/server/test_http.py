@@ -21,7 +21,7 @@ from tardis_machine.history.pieces import pieces
 from tardis_machine.options import parse_replay_normalized
 from tardis_machine.replays import replay_normalized_many
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
-from tests.servers.tardis_api import Fault, TardisApi
+from tests.support.servers.tardis_api import Fault, TardisApi
 
 OPTIONS: dict[str, Any] = {
     "exchange": "bitmex",

@@ -14,7 +14,7 @@ from tests.publish.brokers import nats_broker
 from tests.publish.conftest import respond
 from tests.server.conftest import Served, Start, query, until
 from tests.server.test_http import OPTIONS, library
-from tests.servers.nats import NatsServer
+from tests.support.servers.nats import NatsServer
 
 ROUTES = {"http": "/replay-normalized", "ws": "/ws-replay-normalized"}
 CLIENTS = 4

@@ -21,7 +21,7 @@ from tests.live.feeds import XBT, bitmex_trade
 from tests.server.conftest import Served, Start, free_ports, until
 from tests.server.test_http import OPTIONS, library
 from tests.server.test_websocket import frames
-from tests.servers.exchange import ScriptedExchange
+from tests.support.servers.exchange import ScriptedExchange
 
 
 def events(path: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from tardis_machine.sample import SAMPLE
 from tests.live.feeds import DEPTH
 from tests.live.streams import QUICK, streaming
 from tests.server.conftest import Served
-from tests.servers.exchange import ScriptedExchange
+from tests.support.servers.exchange import ScriptedExchange
 
 FROM, TO = "2024-03-01T00:00", "2024-03-01T00:01"
 Book = dict[tuple[str, str], dict[float, float]]

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
 
 from tests.server.conftest import Served, Start
-from tests.servers.process import ServerProcess, free_ports
+from tests.support.servers.process import ServerProcess, free_ports
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)

@@ -17,8 +17,8 @@ from tardis_machine.server.native import START_AFTER_S
 from tests.server.conftest import Served, Start, bitmex_trades, until
 from tests.server.test_native import TRADES
 from tests.server.test_native import replayed as read_native
-from tests.servers.exchange import PATIENCE_S
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.exchange import PATIENCE_S
+from tests.support.servers.tardis_api import TardisApi
 
 WAIT = "waitWhenDataNotYetAvailable"
 ROUTES = ("/replay", "/replay-normalized", "/ws-replay-normalized", "/ws-replay")

@@ -18,7 +18,7 @@ from tardis_machine.server import session
 from tardis_machine.server.outlet import Outlet
 from tests.server.conftest import Served, Start, bitmex_trades, query, until
 from tests.server.test_http import OPTIONS, library
-from tests.servers.tardis_api import Fault, TardisApi
+from tests.support.servers.tardis_api import Fault, TardisApi
 
 PONG, CLOSE = 0x8A, 0x88
 

@@ -12,7 +12,7 @@ from tardis_machine import exchanges
 from tardis_machine.emit import create, parse_all
 from tardis_machine.exchanges import catalog
 from tardis_machine.numbers import of_float
-from tests.shapes import handle
+from tests.support.shapes import handle
 from tests.vectors.compute import Outcome
 
 _MADE_FOR_LIVE = "2026-11"

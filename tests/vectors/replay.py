@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from tardis_machine.server.app import TardisMachine
-from tests.servers.tardis_api import TardisApi
+from tests.support.servers.tardis_api import TardisApi
 from tests.vectors.compute import Outcome
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.parts import java, kafka_libs
-from tests.servers.process import ServerProcess, free_ports
+from tests.support.servers.process import ServerProcess, free_ports
 
 _PROTOCOLS = (
     ("CONTROLLER", "PLAINTEXT"),

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyspark
 
 from tardis_machine.parts import java
-from tests.servers.process import ServerProcess, free_ports
+from tests.support.servers.process import ServerProcess, free_ports
 
 SPARK_HOME = Path(pyspark.__file__).parent
-_PROJECT = Path(__file__).parents[2]
+_PROJECT = Path(__file__).parents[3]
 _START_TIMEOUT_S = 120.0
 
 

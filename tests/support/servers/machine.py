@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from tests.servers.process import ServerProcess
+from tests.support.servers.process import ServerProcess
 
 _START = "2024-03-01T00:00"
 _END = "2024-03-01T00:02"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.parts import nats_server
-from tests.servers.process import ServerProcess, free_ports
+from tests.support.servers.process import ServerProcess, free_ports
 
 
 class NatsServer(ServerProcess):
