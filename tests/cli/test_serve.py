@@ -1,7 +1,6 @@
 """The server's command: flags, signals, exit codes."""
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,14 +17,12 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from websocket import create_connection
 
 from tardis_machine import __version__
 from tardis_machine.kernel import kernel
-from tardis_machine.server.native import START_AFTER_S
 from tests.cli.conftest import Launch, Run
 from tests.server.conftest import free_ports, needs_ipv6
-from tests.server.test_native import TRADES, Socket, replayed
+from tests.server.test_native import TRADES, replayed
 
 OPTIONS = {
     "exchange": "bitmex",
@@ -107,25 +103,15 @@ def test_several_processes_share_the_ports(launch: Launch) -> None:
         again.bind(("127.0.0.1", port))
 
 
-def test_a_cluster_s_sockets_find_room_and_names_without_a_session_are_free(
+def test_cluster_with_a_long_temporary_directory_serves_metrics(
     launch: Launch, tmp_path: Path
 ) -> None:
-    places = tmp_path / "t", tmp_path / "long" / ("x" * 100)
-    for place in places:
-        place.mkdir(parents=True)
-        process = launch("--sample-data", "--cluster-mode", "--port", "0", TMPDIR=str(place))
-        port = process.listening(os.cpu_count() or 1)
-        for number in range(4):
-            refused = create_connection(
-                f"ws://127.0.0.1:{port + 1}/ws-replay?exchange=nope&session={number}"
-            )
-            assert refused.recv_data()[1][:2] == (1011).to_bytes(2, "big")
-            refused.shutdown()
-        deadline = time.monotonic() + 30
-        while list(places[0].glob("*/*.claim")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert list(places[0].glob("*/*.claim")) == []
-        assert process.stop(signal.SIGTERM) == 0
+    place = tmp_path / ("x" * 100)
+    place.mkdir()
+    process = launch("--sample-data", "--cluster-mode", "--port", "0", TMPDIR=str(place))
+    port = process.listening(os.cpu_count() or 1)
+    assert b"tardis_machine_process_restarts_total 0.0" in get(port, "/metrics")
+    assert process.stop(signal.SIGTERM) == 0
 
 
 @needs_ipv6
@@ -178,34 +164,22 @@ def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
-async def test_connections_of_a_native_session_meet_in_one_process(launch: Launch) -> None:
+async def test_native_session_of_a_cluster_is_refused_with_the_reason(launch: Launch) -> None:
     process = launch("--sample-data", "--cluster-mode", "--port", "0")
-    workers = os.cpu_count() or 1
-    port = process.listening(workers)
-    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01&speed=600"
+    port = process.listening(os.cpu_count() or 1)
+    query = "exchange=bitmex&from=2024-03-01&to=2024-03-01T00:01"
     url = f"http://127.0.0.1:{port + 1}/ws-replay?{query}"
-
-    finished = 'outcome="finished",route="/ws-replay"'
-
-    async def subscribe(client: aiohttp.ClientSession, session: int) -> Socket:
-        socket = await client.ws_connect(f"{url}&session={session}")
-        await socket.send_json(TRADES)
-        return socket
-
     async with aiohttp.ClientSession() as client:
-        for session in itertools.count():
-            before, began = counted(port, finished), time.monotonic()
-            asking = (subscribe(client, session) for _ in range(4 * workers))
-            sockets = await asyncio.gather(*asking)
-            took_s = time.monotonic() - began
-            answers = await asyncio.gather(*map(replayed, sockets))
-            if took_s < START_AFTER_S / 2:
-                break  # else the replay may have begun without some of them: a busy machine
-    messages, code, _ = answers[0]
-    assert messages
-    assert code == 1000
-    assert all(answer == answers[0] for answer in answers)
-    assert counted(port, finished) == before + 1
+        together = [await client.ws_connect(f"{url}&session=one") for _ in range(2)]
+        for messages, code, reason in await asyncio.gather(*map(replayed, together)):
+            assert (messages, code) == ([], 1011)
+            assert reason.startswith('"session" joins connections of one process')
+            assert reason.endswith("start it without --cluster-mode")
+        alone = await client.ws_connect(f"{url}&session=")
+        await alone.send_json(TRADES)
+        messages, code, _ = await replayed(alone)
+        assert messages
+        assert code == 1000
     assert process.stop(signal.SIGTERM) == 0
 
 

@@ -19,7 +19,6 @@ from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.sample import SAMPLE
 from tardis_machine.server import descriptors
-from tardis_machine.server.handover import Handover
 from tardis_machine.server.http import SPARE_PATHS, HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Handler, Listener
@@ -175,7 +174,6 @@ class TardisMachine:
             metrics=self.metrics,
             outbox=self._outbox,
             siblings=siblings,
-            handover=None if siblings is None else Handover(siblings.directory),
         )
         http = self._listener(HttpRoutes(services), undo, SPARE_PATHS)
         websocket = self._listener(WebSocketRoutes(services), undo)
@@ -183,9 +181,6 @@ class TardisMachine:
         if siblings is not None:
             await siblings.start(self.metrics.render)
         self.metrics.pinned.set_function(lambda: history.cache.pinned)
-        if services.handover is not None:
-            undo.push_async_callback(services.handover.stop)
-            services.handover.start(websocket)
         for port, listener, listening in (
             ("http", http, sockets.http),
             ("ws", websocket, sockets.websocket),

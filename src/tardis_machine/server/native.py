@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Final, Protocol
@@ -39,6 +38,10 @@ _SEND_BYTES: Final = 64 * 1024
 _TURN_S: Final = 0.004
 _VALUES: Final[dict[str, object]] = {"speed": float, "waitWhenDataNotYetAvailable": bool | float}
 _FINISHED: Final = Close(OK, "WS replay finished")
+_IN_A_CLUSTER: Final = (
+    '"session" joins connections of one process, and this server has several: '
+    "start it without --cluster-mode"
+)
 
 
 class SubscriptionsError(TardisMachineError):
@@ -139,15 +142,16 @@ class NativeReplays:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._sessions: dict[str, _Replay] = {}
-        self._connected: Counter[str] = Counter()
 
     async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
         """Replay to one connection, with the others of its session."""
-        client = _Client(session, _options(request), takes_all=_flag(request, "all"))
         name = request.query.get("session") or ""
+        if name and self._services.siblings is not None:
+            raise OptionsError(_IN_A_CLUSTER)
+        client = _Client(session, _options(request), takes_all=_flag(request, "all"))
         replay = self._sessions.get(name) if name else None
         if replay is None or replay.started:
-            replay = _Replay(self._services, lambda: self._end(name))
+            replay = _Replay(self._services, lambda: self._sessions.pop(name, None))
             if name:
                 self._sessions[name] = replay
             replay.begin()
@@ -156,23 +160,6 @@ class NativeReplays:
             return await client.done
         finally:
             replay.leave(client)
-
-    @contextlib.contextmanager
-    def claimed(self, name: str) -> Iterator[None]:
-        """Let go of a session's name once no connection is left that could begin it."""
-        self._connected[name] += 1
-        try:
-            yield
-        finally:
-            self._connected[name] -= 1
-            if not self._connected[name]:
-                del self._connected[name]
-                self._end(name)
-
-    def _end(self, name: str) -> None:
-        self._sessions.pop(name, None)
-        if name and self._services.handover is not None:
-            self._services.handover.release(name)
 
 
 Step = Iterable[tuple[int, bytes, int]]
@@ -234,7 +221,7 @@ class _Several:
 class _Replay:
     """One session: it waits for connections and their subscriptions, then replays to all."""
 
-    def __init__(self, services: Services, on_start: Callable[[], None]) -> None:
+    def __init__(self, services: Services, on_start: Callable[[], object]) -> None:
         self.started = False
         self._services = services
         self._on_start = on_start

@@ -20,7 +20,6 @@ from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
-from tardis_machine.server.handover import Handover
 from tardis_machine.server.limits import Limits
 from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.outlet import Outlet
@@ -46,7 +45,6 @@ class Services:
     live: LiveConfig = field(default_factory=LiveConfig)
     outbox: "Outbox | None" = None
     siblings: Siblings | None = None
-    handover: Handover | None = None
     turns: Turns = field(default_factory=Turns)
     progress: Progress = field(default_factory=lambda: Progress(write=partial(logs.tell, end="")))
     started: float = field(default_factory=time.monotonic)

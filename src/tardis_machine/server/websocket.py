@@ -1,7 +1,5 @@
 """The WebSocket port: which path is served by which endpoint."""
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -37,11 +35,10 @@ class WebSocketRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._native = NativeReplays(services)
         self._endpoints: dict[str, Endpoint] = {
             _REPLAY_NORMALIZED: self._replay_normalized,
             STREAM_NORMALIZED: partial(stream_normalized, services),
-            REPLAY: self._native,
+            REPLAY: NativeReplays(services),
         }
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -60,18 +57,12 @@ class WebSocketRoutes:
         path = request.path.lower()
         if path != "/":
             path = path.removesuffix("/")
-        together = request.query.get("session") if path == REPLAY else None
-        if together and services.handover is not None:
-            given = await services.handover.give(request, together)
-            if given:
-                await asyncio.Event().wait()  # for aiohttp to notice, which ends this
-        with self._native.claimed(together) if together else contextlib.nullcontext():
-            try:
-                await session.begin()
-            except ConnectionError:  # it has gone already
-                return session.response
-            endpoint = self._endpoints.get(path, self._unknown)
-            await session.run(path, endpoint(request, session))
+        try:
+            await session.begin()
+        except ConnectionError:  # it has gone already
+            return session.response
+        endpoint = self._endpoints.get(path, self._unknown)
+        await session.run(path, endpoint(request, session))
         return session.response
 
     async def _unknown(self, request: web.BaseRequest, session: Session) -> Close:
