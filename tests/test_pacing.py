@@ -4,32 +4,17 @@ import threading
 
 import pytest
 
-from tardis_machine.pacing import Clock, Schedule
+from tardis_machine.pacing import Schedule
 from tardis_machine.times import iso_us
+from tests.support.clock import ManualClock
 
 START = 1_709_251_200_000_000
 MINUTE = 60_000_000
 TICK_NS = 5_000_000
 
 
-class HandClock(Clock):
-    """Stands still but for those who wait, and for whom it is moved by hand."""
-
-    def __init__(self) -> None:
-        self.ns = 1_000
-        self.waits: list[float] = []
-
-    def now(self) -> int:
-        return self.ns
-
-    def wait(self, seconds: float, stopped: threading.Event) -> None:
-        assert not stopped.is_set()
-        self.waits.append(seconds)
-        self.ns += round(seconds * 1e9)
-
-
-def schedule(speed: float = 1.0, start: int = START) -> tuple[Schedule, HandClock]:
-    clock = HandClock()
+def schedule(speed: float = 1.0, start: int = START) -> tuple[Schedule, ManualClock]:
+    clock = ManualClock()
     return Schedule(start, start + MINUTE, speed, clock), clock
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tardis_machine.bronze import Context, EncodeError, Encoder
 from tardis_machine.bronze import batches as module
 from tardis_machine.bronze.batches import batches
-from tests.bronze.test_encoder import DISCONNECT, QUOTE, TRADE
+from tests.support.messages import DISCONNECT, QUOTE, TRADE
 
 LINES = [
     TRADE,

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.frames import read_frames
-from tests.bronze.test_encoder import BAR, DISCONNECT, QUOTE, TRADE
+from tests.support.messages import BAR, DISCONNECT, QUOTE, TRADE
 
 COMMAND = [str(Path(sys.executable).parent / "tardis-machine"), "bronze"]
 NDJSON = b"".join(line + b"\n" for line in (TRADE, TRADE, QUOTE, BAR, DISCONNECT))

@@ -11,7 +11,7 @@ from xxhash import xxh3_128_hexdigest
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import Context, Encoder, Origin
 from tardis_machine.bronze.ids import identity
-from tests.bronze.test_encoder import BAR, QUOTE, TRADE
+from tests.support.messages import BAR, QUOTE, TRADE
 
 
 def ids(*lines: bytes, context: Context | None = None, position: int = 0) -> list[str]:

@@ -6,7 +6,6 @@ publisher (6 shutdown, 9 backoff, 12 disk buffer) in theirs, with every bus agai
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tardis_machine.publish.record import Record
 from tests.buses.arrivals import assert_promises_kept
 from tests.buses.benches import Bench
 from tests.buses.events import deliver, records, resized
+from tests.support.waiting import wait_until
 
 
 def heaviest(bus: EventBus, record: Record, limit: int) -> int:
@@ -168,13 +168,6 @@ def test_11_acknowledgements_are_not_awaited_one_by_one(bench: Bench):
         assert not sending.done()
     assert sending.result().delivered == 2_500
     pool.shutdown()
-
-
-def wait_until(condition: Callable[[], bool], patience_s: float = 30) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _resident_bytes() -> int:

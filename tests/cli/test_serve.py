@@ -21,8 +21,8 @@ import pytest
 from tardis_machine import __version__
 from tardis_machine.kernel import kernel
 from tests.cli.conftest import Launch, Run
-from tests.server.conftest import free_ports, needs_ipv6
 from tests.server.test_native import TRADES, replayed
+from tests.support.ports import free_port_pair, needs_ipv6
 
 OPTIONS = {
     "exchange": "bitmex",
@@ -84,7 +84,7 @@ def test_a_hangup_that_is_ignored_stays_so(launch: Launch) -> None:
 
 
 def test_PORT_wins(launch: Launch) -> None:  # noqa: N802 - the variable's name
-    port = free_ports()
+    port = free_port_pair()
     process = launch("--sample-data", "--port", "0", PORT=str(port), TM_PORT="0")
     assert process.listening() == port
 
@@ -201,7 +201,7 @@ def test_cache_that_everyone_may_write_to_is_refused_by_its_flag(
     run: Run, tmp_path: Path, mode: str
 ) -> None:
     tmp_path.chmod(0o777)
-    done = run(mode, "--port", str(free_ports()), "--cache-dir", str(tmp_path))
+    done = run(mode, "--port", str(free_port_pair()), "--cache-dir", str(tmp_path))
     assert done.returncode == 1
     assert f"tardis-machine: --cache-dir '{tmp_path}': everyone may write to it" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -215,7 +215,7 @@ def test_directories_that_a_group_may_write_to_are_named_once_by_a_cluster(
         path.mkdir()
         path.chmod(0o770)
     process = launch(
-        *("--cluster-mode", "--port", str(free_ports()), "--cache-dir", str(cache)),
+        *("--cluster-mode", "--port", str(free_port_pair()), "--cache-dir", str(cache)),
         *("--file-path", str(tmp_path / "events"), "--journal-dir", str(journal)),
     )
     process.wait_for("listening", count=os.cpu_count() or 1)
@@ -245,7 +245,7 @@ def test_no_process_outlives_the_one_that_watches_it(launch: Launch) -> None:
 
 
 def test_a_taken_port_is_an_error(run: Run) -> None:
-    port = free_ports()
+    port = free_port_pair()
     with socket.create_server(("127.0.0.1", port + 1)):
         done = run("--sample-data", "--port", str(port))
     assert done.returncode == 1

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import _COMMAND, environment
 from tests.cli.test_serve import get, replay
-from tests.server.conftest import free_ports
+from tests.support.ports import free_port_pair
 
 _REFUSED = 4000
 """At half a kilobyte a line, twice as many as fit into pipe and queue."""
@@ -59,7 +59,7 @@ def refuse(port: int, count: int) -> None:
 def test_server_goes_on_and_stops_although_its_log_is_not_read(
     tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
-    port = free_ports()
+    port = free_port_pair()
     events = tmp_path / "events"
     journal = tmp_path / "journal"
     with unread(
@@ -81,7 +81,7 @@ def test_server_goes_on_and_stops_although_its_log_is_not_read(
 
 
 def test_lines_before_a_crash_are_written() -> None:
-    taken = free_ports()
+    taken = free_port_pair()
     with unread("--sample-data", "--port", str(taken)):
         wait_for_server(taken)
         with unread("--sample-data", "--port", str(taken), "--log-format", "json") as second:

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.clients.node import NODE
-from tests.publish.machines import wait_until
 from tests.support.servers.machine import Machine
+from tests.support.waiting import wait_until
 
 START = "2024-03-01T00:00"
 OPTIONS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.clients.conftest import ENDLESS, Open
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 # Slow, so as not to be done before it is over.
 HTTP = """

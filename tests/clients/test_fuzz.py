@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 
 from tests.clients import fuzz
 from tests.clients.conftest import Door
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fuzz
 

@@ -9,7 +9,7 @@ import pytest
 from tests.clients.conftest import ENDLESS, OPTIONS, START, Door, Open
 from tests.clients.http import HTTP_READERS, CutError, HttpReader
 from tests.clients.manners import PROMPT, SLOW, Manners
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 PATH = "/replay-normalized"
 RAW: dict[str, Any] = {"exchange": "deribit", "from": START, "to": "2024-03-01T00:01"}

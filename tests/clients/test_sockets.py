@@ -7,7 +7,7 @@ import pytest
 from tests.clients.conftest import ENDLESS, Door, Open
 from tests.clients.manners import LATE, LATE_AND_SLOW, PROMPT, SLOW, Manners, Reader
 from tests.clients.sockets import READERS
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 PATH = "/ws-replay-normalized"
 FINISHED = "WS replay-normalized finished"

@@ -20,7 +20,7 @@ from tardis_machine.cli import COMMANDS
 from tardis_machine.cli.config import page as configuration_page
 from tardis_machine.cli.exchanges import page as exchanges_page
 from tests.docs.pages import blocks, environment_of, run_blocks
-from tests.server.conftest import free_ports
+from tests.support.ports import free_port_pair
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def ports() -> dict[str, str]:
     """Free ports in place of those that the pages name."""
-    first, second = free_ports(), free_ports()
+    first, second = free_port_pair(), free_port_pair()
     return {
         "8000": str(first),
         "8001": str(first + 1),

@@ -11,8 +11,9 @@ import pytest
 from tardis_machine.history import Filter, History, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE
 from tardis_machine.history.due import Due
-from tests.history.test_reader import START, eventually, expected, write
+from tests.history.test_reader import START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi
+from tests.support.waiting import wait_until
 
 FILTERS = [Filter("trades", ("BTC/USD",))]
 LAG = 30
@@ -80,7 +81,7 @@ def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
         if minute == 3:
             assert until_due(reader) == expected(3, 4)
     assert b"".join(reader) == expected(4, 5)
-    eventually(lambda: not due_threads())
+    wait_until(lambda: not due_threads())
 
 
 def test_minutes_that_are_due_are_fetched_side_by_side(waiting: Waiting) -> None:
@@ -91,7 +92,7 @@ def test_minutes_that_are_due_are_fetched_side_by_side(waiting: Waiting) -> None
         waiting.api.fail_at(START + minute, Fault(wait_for=held))
     with ThreadPoolExecutor(1) as threads:
         read = threads.submit(until_due, reader)
-        eventually(lambda: waiting.api.held == 8)
+        wait_until(lambda: waiting.api.held == 8)
         held.set()
         assert read.result() == expected(0, 10)
     assert waiting.asked() == set(range(10))
@@ -140,11 +141,11 @@ def test_closing_ends_the_wait_at_once(waiting: Waiting, closes: str) -> None:
     reader = waiting.read(0, 2)
     with ThreadPoolExecutor(1) as threads:
         blocked = threads.submit(next, reader)
-        eventually(lambda: waiting.waits() == 1)
+        wait_until(lambda: waiting.waits() == 1)
         (reader if closes == "reader" else waiting.history).close()
         assert isinstance(blocked.exception(), ReaderClosedError)
     assert waiting.waits() == 0
-    eventually(lambda: not due_threads())
+    wait_until(lambda: not due_threads())
 
 
 def test_many_that_wait_share_a_thread_and_keep_no_worker(waiting: Waiting) -> None:

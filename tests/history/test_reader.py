@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from tardis_machine.history import (
 )
 from tardis_machine.history.cache import MINUTE, Cache
 from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
+from tests.support.waiting import wait_until
 
 START = 1709251200 * 1_000_000 // MINUTE
 """2024-03-01T00:00Z, in minutes."""
@@ -63,12 +63,6 @@ def replays(tardis_api: TardisApi, tmp_path: Path) -> Iterator[Replays]:
 
 def expected(start: int, end: int) -> bytes:
     return b"".join(numbered_lines("ftx", START + each) for each in range(start, end))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do; the test's own timeout is the limit."""
-    while not condition():
-        time.sleep(0.005)
 
 
 def write(
@@ -412,7 +406,7 @@ def test_a_history_may_be_bound_to_fewer(tardis_api: TardisApi, tmp_path: Path) 
 def test_fetches_stay_sixty_slices_ahead_of_the_reader(replays: Replays) -> None:
     reader = replays.read(0, 200)
     next(reader)
-    eventually(lambda: len(replays.api.calls) == 61)
+    wait_until(lambda: len(replays.api.calls) == 61)
     assert max(minute for minute, _ in replays.asked() if minute < 199) < 61
     b"".join(reader)
     assert len(replays.api.calls) == 200
@@ -438,7 +432,7 @@ def test_a_long_replay_does_not_hold_up_a_short_one(replays: Replays) -> None:
         replays.api.fail_at(START + minute, Fault(wait_for=hold))
     long = replays.read(0, 1000)
     next(long)
-    eventually(lambda: replays.api.held >= 50)
+    wait_until(lambda: replays.api.held >= 50)
     assert b"".join(replays.read(2000, 2003)) == expected(2000, 2003)
     hold.set()
     long.close()
@@ -448,7 +442,7 @@ def test_replays_of_the_same_minutes_share_their_fetches(replays: Replays) -> No
     hold = threading.Event()
     replays.api.fail_at(START + 2, Fault(wait_for=hold))
     readers = [replays.read(0, 3) for _ in range(4)]
-    eventually(lambda: replays.api.held == 1)
+    wait_until(lambda: replays.api.held == 1)
     hold.set()
     for reader in readers:
         assert b"".join(reader) == expected(0, 3)
@@ -459,8 +453,8 @@ def test_closing_one_of_them_leaves_the_fetch_to_the_others(replays: Replays) ->
     hold = threading.Event()
     replays.api.fail_at(START + 2, Fault(wait_for=hold))
     one, other = replays.read(0, 3), replays.read(0, 3)
-    eventually(lambda: replays.api.held == 1 and one.pending() is not None)
-    eventually(lambda: one._probe is not None and other._probe is not None)
+    wait_until(lambda: replays.api.held == 1 and one.pending() is not None)
+    wait_until(lambda: one._probe is not None and other._probe is not None)
     one.close()
     hold.set()
     assert b"".join(other) == expected(0, 3)
@@ -471,7 +465,7 @@ def test_closing_while_it_opens_leaves_the_fetch_to_the_others(replays: Replays)
     hold, opening = threading.Event(), threading.Event()
     replays.api.fail_at(START + 2, Fault(wait_for=hold))
     other = replays.read(0, 3)
-    eventually(lambda: other._probe is not None)
+    wait_until(lambda: other._probe is not None)
     for _ in range(2):
         replays.history._workers.submit(opening.wait)
     one = replays.read(0, 3)
@@ -496,13 +490,13 @@ def test_closing_in_the_middle_never_looks_like_the_end(replays: Replays, seed: 
     got: list[bytes] = []
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(got.extend, reader)
-        eventually(lambda: reading.done() or len(replays.api.calls) > seed % 6)
+        wait_until(lambda: reading.done() or len(replays.api.calls) > seed % 6)
         reader.close()
         if reading.exception() is None:
             assert b"".join(got) == expected(0, 6)
         else:
             assert isinstance(reading.exception(), ReaderClosedError)
-    eventually(lambda: not replays.history.cache._pins._held)
+    wait_until(lambda: not replays.history.cache._pins._held)
 
 
 def test_a_process_ends_though_a_fetch_holds_a_lock(replays: Replays, tmp_path: Path) -> None:
@@ -546,7 +540,7 @@ def test_closing_cuts_the_connections_at_once(replays: Replays) -> None:
         replays.api.fail_at(START + minute, Fault(wait_for=never))
     reader = replays.read(0, 40)
     assert next(reader)
-    eventually(lambda: replays.api.held == 19)
+    wait_until(lambda: replays.api.held == 19)
     reader.close()
     for _ in range(19):
         assert replays.api.aborted.acquire(timeout=30)
@@ -560,7 +554,7 @@ def test_closing_the_history_wakes_who_waits(replays: Replays) -> None:
     reader = replays.read(0, 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, reader)
-        eventually(lambda: replays.api.held == 1)
+        wait_until(lambda: replays.api.held == 1)
         replays.history.close()
         with pytest.raises(ReaderClosedError):
             waiting.result()
@@ -573,7 +567,7 @@ def test_a_dropped_reader_stops_fetching(replays: Replays) -> None:
     for minute in range(1, 10):
         replays.api.fail_at(START + minute, Fault(wait_for=never))
     reader = replays.read(0, 10)
-    eventually(lambda: replays.api.held == 1)
+    wait_until(lambda: replays.api.held == 1)
     del reader
     assert replays.api.aborted.acquire(timeout=30)
 

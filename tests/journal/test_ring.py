@@ -33,6 +33,7 @@ from tardis_machine.journal.entry import decode_provenance, encode_provenance
 from tardis_machine.journal.scribe import WRITTEN
 from tardis_machine.journal.writer import LogGoneError, Writer
 from tardis_machine.kernel import kernel
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(kernel().module is None, reason="there is no ring without a kernel")
 
@@ -127,7 +128,7 @@ def moving(journal: Scribe) -> Iterator["subprocess.Popen[bytes]"]:
     """The same, until the end at the latest."""
     process = start_mover(journal)
     try:
-        until(lambda: not _is_free(journal.writer.path / rings.NAME))
+        wait_until(lambda: not _is_free(journal.writer.path / rings.NAME))
         yield process
     finally:
         process.kill()
@@ -172,7 +173,7 @@ def test_what_lies_in_it_is_written_soon_though_nothing_follows(
 ) -> None:
     journal = opened()
     asyncio.run(append(journal, range(3)))
-    until(lambda: numbers(tmp_path) == [0, 1, 2])
+    wait_until(lambda: numbers(tmp_path) == [0, 1, 2])
 
 
 def test_entries_of_other_threads_and_hidden_ones_keep_their_order(
@@ -209,7 +210,7 @@ def test_what_a_server_that_was_killed_left_in_it_is_written_by_whoever_finds_it
 ) -> None:
     process = SPAWN.Process(target=_die_with_a_full_ring, args=(tmp_path, 8))
     process.start()
-    until((tmp_path / "told").exists)
+    wait_until((tmp_path / "told").exists)
     assert len(numbers(tmp_path)) < 8  # while it lives, it may still write them itself
     process.kill()
     process.join()
@@ -293,10 +294,10 @@ def test_a_mover_ends_when_the_server_is_gone(tmp_path: Path) -> None:
     """It hears of it by the end of a pipe, which nobody else may have open."""
     server = SPAWN.Process(target=_serve_with_a_mover, args=(tmp_path,))
     server.start()
-    until((tmp_path / "told").exists)
+    wait_until((tmp_path / "told").exists)
     server.kill()
     server.join()
-    until(lambda: not _runs(int((tmp_path / "told").read_text())))
+    wait_until(lambda: not _runs(int((tmp_path / "told").read_text())))
     assert numbers(tmp_path) == list(range(300))
 
 
@@ -584,14 +585,7 @@ def test_who_empties_it_syncs_what_it_wrote(
     mover = rings.Mover(journal.writer.path, ring.waits, 0.01).start()
     asyncio.run(append(journal, range(5)))
     inode = os.fstat(journal.writer._fd).st_ino
-    until(lambda: inode in synced)
+    wait_until(lambda: inode in synced)
     journal.close()
     mover.join(30)
     assert not mover.is_alive()
-
-
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -29,6 +29,7 @@ from tardis_machine.journal.segment import segment_path
 from tardis_machine.journal.syncer import SyncState
 from tardis_machine.journal.writer import LogGoneError
 from tests.journal.hanging_disk import HangingDisk
+from tests.support.waiting import until
 
 Open = Callable[..., Scribe]
 LINE = b"x" * 3_999 + b"\n"
@@ -72,11 +73,6 @@ def positions(path: Path) -> list[int | str]:
         else:
             found += range(each.position, each.position + each.messages)
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - another thread's doing
-        await asyncio.sleep(0.005)
 
 
 async def test_entries_are_written_in_order(scribe: Open, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from tardis_machine import exchanges
 from tardis_machine.emit import Emitter
 from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.normalize import Normalizer, ShapedNormalizer
-from tests.bronze.test_encoder import CONTEXT
 from tests.kernel.implementations import chosen, emitters, encoders
 from tests.kernel.test_bronze import told as told_of_batch
 from tests.kernel.test_emitter import LAYOUTS, ROW_LAYOUTS, TABLE
 from tests.kernel.test_shapes import DESCRIBED, messages, normalized
+from tests.support.messages import CONTEXT
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 TOKENS: Final = (

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tardis_machine.bronze import EncodedBatch
 from tardis_machine.messages import PAYLOAD_CASES
-from tests.bronze.test_encoder import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
 from tests.kernel.implementations import encoders
 from tests.messages.documents import Document, documents, javascript
+from tests.support.messages import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
 
 INCLUDES = st.one_of(st.none(), st.sets(st.sampled_from(PAYLOAD_CASES)))
 

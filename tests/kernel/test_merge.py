@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tardis_machine.emit import Taken
 from tardis_machine.merge import Merge
 from tests.kernel.implementations import NAMES, chosen, emitters
-from tests.merge.test_merge import Given, Message, local_time, named
+from tests.support.merge_inputs import Message, Stream, local_time, named
 
 
-class Emitted(Given):
+class Emitted(Stream):
     """A stream whose messages went through the compiled emitter."""
 
     def __init__(self, messages: Sequence[Message], size: int) -> None:

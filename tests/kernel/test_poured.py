@@ -33,7 +33,8 @@ from tardis_machine.publish.outbox import ResponseJournal
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
 from tests.kernel.test_pour import UNFRAMED, connected
-from tests.normalize.test_normalize import Given, normalizer, trade
+from tests.support.bitmex import trade
+from tests.support.normalizers import ReadyPieces, normalizer
 
 pytestmark = [
     pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one"),
@@ -88,7 +89,7 @@ def pieces(seed: int, cuts: int = 40, unusual: float = 0.0002, length: int = LIN
     return [b"".join(lines[one:other]) for one, other in pairwise([0, *borders, len(lines)])]
 
 
-class Late(Given):
+class Late(ReadyPieces):
     """Pieces of which some have to be waited for."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:

@@ -34,7 +34,7 @@ from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
 from tests.lake.conftest import records
 from tests.lake.events import trade
-from tests.support.servers.process import free_ports
+from tests.support.ports import free_ports
 from tests.support.servers.redis import RedisServer
 
 RANGE = ("--from", "2024-03-01", "--to", "2024-03-01T00:01")

@@ -26,7 +26,7 @@ from tests.lake.days import DAY_US, START_US
 from tests.lake.events import book_change, trade
 from tests.lake.test_backfill import replay, run
 from tests.lake.test_end_to_end import launch
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 Said = pytest.CaptureFixture[str]
 TRADES = SILVER["trade"]

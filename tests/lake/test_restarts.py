@@ -36,12 +36,12 @@ from tests.cli.conftest import environment
 from tests.lake.conftest import SMALL, ZONE
 from tests.lake.events import trade
 from tests.lake.test_streaming import produce
-from tests.publish.machines import wait_until
 from tests.support.servers.aws import KEYS, REGION, Ministack
 from tests.support.servers.certificates import Certificates
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.redis import RedisServer
+from tests.support.waiting import wait_until
 
 LIMIT = 4
 EVENTS_SENT = 10

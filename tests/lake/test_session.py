@@ -23,7 +23,7 @@ from tardis_machine.lake.session import (
     session,
 )
 from tests.lake.conftest import ZONE
-from tests.publish.machines import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:

@@ -28,7 +28,7 @@ from tardis_machine.lake.tables import Tables
 from tardis_machine.messages import BookChange, Trade
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replays import replay_normalized
-from tests.support.servers.process import free_ports
+from tests.support.ports import free_ports
 
 DAY = 86_400_000_000
 START = 1_709_251_200_000_000

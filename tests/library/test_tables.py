@@ -19,7 +19,7 @@ from tardis_machine.normalize import NormalizeError
 from tardis_machine.replays import NormalizedReplay, ReplayEndedError, TableTypeError
 from tests.feeds.generator import write
 from tests.library.asked import SPAN, WHOLE
-from tests.normalize.test_normalize import stamp, trade
+from tests.support.bitmex import stamp, trade
 
 
 def trades(**more: Any) -> NormalizedReplay[Trade]:

@@ -12,9 +12,9 @@ from tardis_machine import replay, replay_normalized
 from tardis_machine.history import History, ReaderClosedError
 from tardis_machine.options import OptionsError
 from tardis_machine.replays import RawRequest, ReplayEndedError
-from tests.history.test_reader import eventually
-from tests.server.conftest import bitmex_trades
+from tests.support.bitmex import bitmex_trades
 from tests.support.servers.tardis_api import TardisApi
+from tests.support.waiting import wait_until
 
 SPAN: dict[str, Any] = {"from_": "2024-03-01", "to": "2024-03-01T00:02"}
 FIRST_DUE = 1_709_251_200_000_000 + 10 * 60_000_000 + 100_000
@@ -61,7 +61,7 @@ def test_for_waits_until_a_minute_is_due(source: Source) -> None:
                 replay([request] * 2, history=source.history),
             )
         ]
-        eventually(lambda: len(source.history._due_times._waits) >= 3)
+        wait_until(lambda: len(source.history._due_times._waits) >= 3)
         source.now += 60_000_000
         assert [each.result() for each in counts] == [2000, 2000, 4000]
 
@@ -70,7 +70,7 @@ def test_close_ends_the_wait_of_another_thread(source: Source) -> None:
     trades = source.trades()
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(list, trades)
-        eventually(source.waits)
+        wait_until(source.waits)
         trades.close()
         assert isinstance(reading.exception(), ReaderClosedError | ReplayEndedError)
     assert not source.waits()

@@ -13,8 +13,8 @@ import aiohttp
 
 from tardis_machine.server.app import TardisMachine
 from tests.live.simulator import Judge, Simulator
-from tests.server.conftest import until
 from tests.support.servers.exchange import ScriptedExchange
+from tests.support.waiting import until
 
 SYMBOLS = ["BTCUSDT", "ETHUSDT", "SOLUSDT"]
 _SETTINGS = {"live_reconnect_s": 0.05, "live_reconnect_max_s": 0.5, "live_stable_s": 1.0}

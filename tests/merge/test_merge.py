@@ -1,94 +1,14 @@
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine.emit import Taken
 from tardis_machine.merge import Merge, Merged, PacedMerge
 from tardis_machine.pacing import Schedule
-from tests.test_pacing import HandClock
-
-Message = tuple[int, str]
-"""Its local time and its text; a text in brackets is hidden."""
-
-
-class Given:
-    """A stream of given messages, so many a run; lines without a message have no text."""
-
-    def __init__(
-        self, messages: Sequence[Message], size: int = 2, failure: Exception | None = None
-    ) -> None:
-        self._messages = list(messages)
-        self._size = size
-        self._fails = failure
-        self._run: list[Message] = []
-        self._hidden: Message | None = None
-        self.failure: Exception | None = None
-        self.ended = False
-
-    @property
-    def reached(self) -> str | None:
-        if self.ended:
-            return None
-        return min((local_time(us) for us, _ in self._messages), default="")
-
-    @property
-    def needs_piece(self) -> bool:
-        return not self._messages and not self.ended
-
-    def pending(self) -> Future[object] | None:
-        return None
-
-    def read(self) -> None:
-        self.ended = True
-        self.failure = self._fails
-
-    @property
-    def pours(self) -> bool:
-        return False
-
-    def run(self, *, is_next: bool) -> None:
-        for _ in range(self._size):
-            if not self._messages:
-                return
-            us, text = self._messages.pop(0)
-            if text == "raise":
-                raise ValueError(us)
-            if text.startswith("("):
-                self._hidden = us, text
-                return
-            if text:
-                self._run.append((us, text))
-
-    def take(self) -> Taken:
-        taken, self._run = _taken(self._run), []
-        return taken
-
-    def take_hidden(self) -> Taken | None:
-        hidden, self._hidden = self._hidden, None
-        return None if hidden is None else _taken([hidden])
-
-
-def local_time(us: int) -> str:
-    return f"2024-03-01T00:00:00.{us:06}Z"
-
-
-def _taken(messages: Sequence[Message]) -> Taken:
-    stamps: list[str] = []
-    ends: list[int] = []
-    counts: list[int] = []
-    data = b""
-    for number, (us, text) in enumerate(messages, 1):
-        data += text.encode() + b"\n"
-        if stamps and stamps[-1] == local_time(us):
-            stamps.pop(), ends.pop(), counts.pop()
-        stamps.append(local_time(us))
-        ends.append(len(data))
-        counts.append(number)
-    return Taken(data, len(messages), stamps, ends, counts)
+from tests.support.clock import ManualClock
+from tests.support.merge_inputs import Message, Stream, named
 
 
 def _texts(steps: Iterator[Merged]) -> list[str]:
@@ -111,14 +31,6 @@ def _by_heads(streams: Sequence[Sequence[Message]]) -> list[str]:
     return merged
 
 
-def named(times: Sequence[Sequence[int | None]]) -> list[list[Message]]:
-    """Give each message a text that tells its place; a time of None is a line without any."""
-    return [
-        [(us or 0, "" if us is None else f"{stream}.{at}.{us}") for at, us in enumerate(each)]
-        for stream, each in enumerate(times)
-    ]
-
-
 _sorted = st.lists(st.integers(0, 12), max_size=12).map(sorted)
 
 
@@ -128,7 +40,7 @@ def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
     times: list[list[int]], size: int
 ) -> None:
     streams = named(times)
-    merged = _texts(Merge([Given(each, size) for each in streams]).steps())
+    merged = _texts(Merge([Stream(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
 
@@ -138,14 +50,14 @@ def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
 )
 def test_what_is_late_comes_as_soon_as_what_preceded_it(times: list[list[int]], size: int) -> None:
     streams = named(times)
-    merged = _texts(Merge([Given(each, size) for each in streams]).steps())
+    merged = _texts(Merge([Stream(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_sorted, min_size=1, max_size=3), st.integers(1, 5))
 def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> None:
-    steps = Merge([Given(each, size) for each in named(times)]).steps()
+    steps = Merge([Stream(each, size) for each in named(times)]).steps()
     ends = [step.batch().data.decode().splitlines() for step in steps]
     texts = [lines for lines in ends if lines]
     for before, after in pairwise(texts):
@@ -154,7 +66,7 @@ def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> 
 
 def test_parts_tell_their_stream() -> None:
     streams = [[(1, "a"), (3, "c")], [(2, "b"), (4, "d"), (5, "e")]]
-    merge = Merge([Given(each, 5) for each in streams])
+    merge = Merge([Stream(each, 5) for each in streams])
     parts = [part for merged in merge.steps() for part in merged.by_stream()]
     assert b"".join(data for _, data in parts) == b"a\nb\nc\nd\ne\n"
     for index, data in parts:
@@ -164,7 +76,7 @@ def test_parts_tell_their_stream() -> None:
 def test_hidden_events_come_last_in_a_batch_of_their_own_time() -> None:
     one = [(1, "a"), (2, "b"), (2, "(b)"), (3, "c")]
     two = [(1, "A"), (2, "B"), (4, "D"), (4, "(D)")]
-    steps = [merged.batch() for merged in Merge([Given(one, 9), Given(two, 9)]).steps()]
+    steps = [merged.batch() for merged in Merge([Stream(one, 9), Stream(two, 9)]).steps()]
     assert [(step.data, step.hidden) for step in steps if step.data or step.hidden] == [
         (b"a\nA\nb\nB\n", b"(b)\n"),
         (b"c\nD\n", b"(D)\n"),
@@ -173,8 +85,8 @@ def test_hidden_events_come_last_in_a_batch_of_their_own_time() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 9])
 def test_a_failure_comes_after_what_precedes_it(size: int) -> None:
-    one = Given([(1, "a"), (3, "c")], size, OSError("gone"))
-    two = Given([(2, "b"), (4, "d"), (5, "e")], size)
+    one = Stream([(1, "a"), (3, "c")], size, OSError("gone"))
+    two = Stream([(2, "b"), (4, "d"), (5, "e")], size)
     steps: list[Merged] = []
     with pytest.raises(OSError, match="gone"):
         steps.extend(Merge([one, two]).steps())
@@ -183,8 +95,8 @@ def test_a_failure_comes_after_what_precedes_it(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 9])
 def test_what_precedes_a_run_that_raises_is_given(size: int) -> None:
-    one = Given([(1, "a"), (3, "c"), (4, "raise")], size)
-    two = Given([(2, "b"), (5, "e")], size)
+    one = Stream([(1, "a"), (3, "c"), (4, "raise")], size)
+    two = Stream([(2, "b"), (5, "e")], size)
     steps: list[Merged] = []
     with pytest.raises(ValueError, match="4"):
         steps.extend(Merge([one, two]).steps())
@@ -192,8 +104,8 @@ def test_what_precedes_a_run_that_raises_is_given(size: int) -> None:
 
 
 def test_a_stream_far_ahead_waits() -> None:
-    ahead = Given([(each, f"{each}") for each in range(500, 600)], 1)
-    behind = Given([(each, f"{each}") for each in range(100)], 1)
+    ahead = Stream([(each, f"{each}") for each in range(500, 600)], 1)
+    behind = Stream([(each, f"{each}") for each in range(100)], 1)
     merge = Merge([ahead, behind])
     steps = merge.steps()
     for _ in range(100):
@@ -213,10 +125,11 @@ def test_paced_each_message_comes_when_it_is_due(
 ) -> None:
     """As without a clock, but not before its time; and no later than the next tick."""
     streams = named(times)
-    expected = _texts(Merge([Given(each, size) for each in streams]).steps())
-    clock = HandClock()
+    expected = _texts(Merge([Stream(each, size) for each in streams]).steps())
+    clock = ManualClock()
     merge = PacedMerge(
-        [Given(each, size) for each in streams], Schedule(_START, _START + 10**6, speed, clock)
+        [Stream(each, size) for each in streams],
+        Schedule(_START, _START + 10**6, speed, clock),
     )
     began, found, latest = clock.ns, [], 0
     for step in merge.steps():
@@ -230,9 +143,9 @@ def test_paced_each_message_comes_when_it_is_due(
 
 
 def test_paced_streams_run_no_further_ahead_than_a_run() -> None:
-    busy = Given([(each, f"{each}") for each in range(100)], 1)
-    quiet = Given([(each, f"{each}") for each in (0, 99)], 1)
-    merge = PacedMerge([busy, quiet], Schedule(_START, _START + 10**6, 0.001, HandClock()))
+    busy = Stream([(each, f"{each}") for each in range(100)], 1)
+    quiet = Stream([(each, f"{each}") for each in (0, 99)], 1)
+    merge = PacedMerge([busy, quiet], Schedule(_START, _START + 10**6, 0.001, ManualClock()))
     assert merge.due_in() == 0
     for _ in merge.steps():
         if merge.due_in() > 0:
@@ -243,11 +156,11 @@ def test_paced_streams_run_no_further_ahead_than_a_run() -> None:
 
 
 def test_paced_a_failure_comes_after_what_precedes_it() -> None:
-    one = Given([(1, "a"), (3, "c"), (3, "(c)")], 9, OSError("gone"))
-    two = Given([(2, "b"), (4, "d"), (5, "e")], 9)
+    one = Stream([(1, "a"), (3, "c"), (3, "(c)")], 9, OSError("gone"))
+    two = Stream([(2, "b"), (4, "d"), (5, "e")], 9)
     steps: list[Merged] = []
     with pytest.raises(OSError, match="gone"):
         steps.extend(
-            PacedMerge([one, two], Schedule(_START, _START + 10**6, 0.001, HandClock())).steps()
+            PacedMerge([one, two], Schedule(_START, _START + 10**6, 0.001, ManualClock())).steps()
         )
     assert _texts(iter(steps)) == ["a", "b", "c", "(c)"]

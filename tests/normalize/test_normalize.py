@@ -1,6 +1,5 @@
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,76 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine import exchanges
-from tardis_machine.emit import Taken, parse_all
-from tardis_machine.emit.datatypes import sent
+from tardis_machine.emit import Taken
 from tardis_machine.exchanges.dispatch import Route, prefixed
 from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
 from tardis_machine.merge import Merge
-from tardis_machine.normalize import NormalizeError, Normalizer, normalizer_type
-
-START = 1_709_251_200_000_000
-
-
-class Given:
-    """Pieces that are there already."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces: Iterator[bytes] = iter(pieces)
-
-    def __next__(self) -> bytes:
-        return next(self._pieces)
-
-    def pending(self) -> Future[object] | None:
-        return None
-
-    def close(self) -> None:
-        self._pieces = iter(())
-
-
-def stamp(us: int) -> str:
-    return f"2024-03-01T00:00:{us // 1_000_000:02}.{us % 1_000_000:06}"
-
-
-def trade(us: int, price: float = 1, digit: int = 5) -> bytes:
-    row = {
-        "timestamp": "2024-03-01T00:00:00.000Z",
-        "symbol": "XBTUSD",
-        "side": "Buy",
-        "size": 1,
-        "price": price,
-        "trdMatchID": "m",
-    }
-    message = msgspec.json.encode({"table": "trade", "action": "insert", "data": [row]})
-    return f"{stamp(us)}{digit}Z ".encode() + message + b"\n"
-
-
-def book(us: int, action: str, price: float, size: int) -> bytes:
-    row = {
-        "timestamp": "2024-03-01T00:00:00.000Z",
-        "symbol": "XBTUSD",
-        "id": int(price * 10),
-        "side": "Buy",
-        "size": size,
-        "price": price,
-    }
-    message = msgspec.json.encode({"table": "orderBookL2", "action": action, "data": [row]})
-    return f"{stamp(us)}0Z ".encode() + message + b"\n"
-
-
-def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
-    data_types = parse_all(options.pop("data_types", ["trade"]))
-    settings: dict[str, Any] = {
-        "data_types": data_types,
-        "symbols": None,
-        "start": START,
-        "sent": sent(data_types),
-        "sends_disconnects": True,
-        "strict": False,
-    }
-    exchange = options.pop("exchange", None) or exchanges.get("bitmex")
-    given = options.pop("of", None) or Given(pieces)
-    return normalizer_type()(exchange, given, **(settings | options))
+from tardis_machine.normalize import NormalizeError, Normalizer
+from tests.support.bitmex import book, stamp, trade
+from tests.support.normalizers import START, ReadyPieces, normalizer
 
 
 def flat(stream: Normalizer) -> list[dict[str, Any]]:
@@ -238,7 +174,7 @@ def test_symbols_nobody_asked_for_are_left_out() -> None:
 
 
 def test_a_failure_comes_after_what_was_read() -> None:
-    class Failing(Given):
+    class Failing(ReadyPieces):
         def __next__(self) -> bytes:
             try:
                 return super().__next__()

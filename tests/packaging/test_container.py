@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tardis_machine.kernel import kernel
-from tests.server.conftest import free_ports
+from tests.support.ports import free_port_pair
 from tests.support.servers.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_the_image_starts_is_healthy_by_its_own_check(
     installed: Path, tmp_path: Path, variable: str
 ) -> None:
-    port = free_ports()
+    port = free_port_pair()
     entry = json.loads(last("ENTRYPOINT"))
     check = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     settings = {

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from tests.docs.pages import run_blocks
-from tests.server.conftest import free_ports
+from tests.support.ports import free_port_pair
 
 pytestmark = [
     pytest.mark.slow,  # test_wheel.py sees what is wrong with one Python and no extra
@@ -131,7 +131,7 @@ def test_readme_runs_outside_of_the_clone(
         assert (shown.endswith("(kernel: compiled)"), hint) == (True, "")
     outside = tmp_path / "outside"
     outside.mkdir()
-    first = free_ports()
+    first = free_port_pair()
     run_blocks(ROOT / "README.md", outside, installed, {"8000": str(first), "8001": str(first + 1)})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.conftest import free_ports
+from tests.support.ports import free_port_pair
 from tests.support.servers.process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_the_oldest_versions_that_it_takes_are_enough(wheel: Path, tmp_path: Pat
 
 
 def test_serves_the_sample_data(binaries: Path, tmp_path: Path) -> None:
-    port = free_ports()
+    port = free_port_pair()
     server = ServerProcess(
         [binaries / "tardis-machine", "--sample-data", "--port", str(port)],
         port=port,

@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import environment
-from tests.server.conftest import query
+from tests.support.requests import query
 from tests.support.servers.machine import port_said
+from tests.support.waiting import wait_until
 
 _COMMAND = Path(sys.executable).with_name("tardis-machine")
 _PATIENCE_S = 90
@@ -73,16 +72,6 @@ class Machine:
             if line.startswith(wanted):
                 return float(line.removeprefix(wanted))
         return None
-
-
-def wait_until(
-    condition: Callable[[], bool], what: str, *, patience_s: float = _PATIENCE_S
-) -> None:
-    """Wait for what another process brings about; give up long after it should have."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def peak_mb(pid: int) -> float:

@@ -19,10 +19,11 @@ import pytest
 
 from tests.buses.arrivals import Arrival
 from tests.publish.brokers import Broker
-from tests.publish.machines import Machine, gone, peak_mb, wait_until
+from tests.publish.machines import Machine, gone, peak_mb
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
 from tests.publish.test_server import MEMORY_MB, large_options, logs_of
 from tests.publish.test_server import serve as serve  # noqa: PLC0414 - a fixture
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600)]
 

@@ -25,6 +25,7 @@ from tests.buses.events import lines
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_balanced
 from tests.publish.scripted import ScriptedBus
+from tests.support.waiting import until, wait_until
 
 FULL_SPEED = 400_000
 """Bytes a millisecond."""
@@ -129,19 +130,19 @@ def test_nothing_is_begun_meanwhile_unless_time_is_short(
 ) -> None:
     delivery, bus, busy = start(0.0)
     append(writer, 0)
-    until(lambda: len(bus.taken) == 5)
+    wait_until(lambda: len(bus.taken) == 5)
     busy.set()
     time.sleep(0.1)  # what was asked before
     append(writer, 5)
     time.sleep(0.3)
     assert (len(bus.taken), delivery.held) == (5, 0)
     busy.clear()
-    until(lambda: len(bus.taken) == 10)
+    wait_until(lambda: len(bus.taken) == 10)
     busy.set()
     time.sleep(0.1)
     append(writer, 10)
     delivery.drain()
-    until(lambda: len(bus.taken) == 15)
+    wait_until(lambda: len(bus.taken) == 15)
 
 
 def test_what_is_encoded_already_is_not_sent_meanwhile(
@@ -149,12 +150,12 @@ def test_what_is_encoded_already_is_not_sent_meanwhile(
 ) -> None:
     delivery, bus, busy = start(1.0)
     append(writer, 0)
-    until(lambda: delivery.held == 5)
+    wait_until(lambda: delivery.held == 5)
     busy.set()
     time.sleep(1.5)
     assert not bus.taken
     busy.clear()
-    until(lambda: len(bus.taken) == 5)
+    wait_until(lambda: len(bus.taken) == 5)
 
 
 def test_a_mover_knows_how_much_its_server_has_written_and_lets_go_of_the_ring(
@@ -169,7 +170,7 @@ def test_a_mover_knows_how_much_its_server_has_written_and_lets_go_of_the_ring(
     thread = mover.start()
     for position in range(0, 20_000, 1_000):  # several times what there is room for
         append(writer, position, 1_000)
-    until(lambda: mover.written() > 0 and ring.is_empty)
+    wait_until(lambda: mover.written() > 0 and ring.is_empty)
     [log] = Directory(tmp_path).logs()
     with ring.path.open("rb") as same:
         with pytest.raises(BlockingIOError):
@@ -191,7 +192,7 @@ async def test_a_publisher_gives_way_to_its_server_and_delivers_all(
     if scribe is None or scribe.writer.ring is None:
         await outbox.stop()
         pytest.skip("no ring here: without the compiled kernel, or on this file system")
-    await wait_for(lambda: outbox._snapshot is not None)
+    await until(lambda: outbox._snapshot is not None)
     response, ndjson, count = respond(outbox), lines(2_000), 0
 
     def gave_way() -> bool:
@@ -209,17 +210,5 @@ async def test_a_publisher_gives_way_to_its_server_and_delivers_all(
     assert_balanced(report.buses[0].account, journalled=count, delivered=count)
 
 
-async def wait_for(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - another process's doing
-        await asyncio.sleep(0.02)
-
-
 def append(writer: Writer, position: int, count: int = 5) -> None:
     assert writer.append(encode_provenance(Provenance("p", "r")), lines(count), count, position)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

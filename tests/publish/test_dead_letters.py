@@ -21,9 +21,9 @@ from tardis_machine.publish.resend import Resent, resend
 from tests.buses.arrivals import from_stream
 from tests.buses.events import CONTEXT, events
 from tests.cli.conftest import Launch, Run
-from tests.publish.machines import wait_until
+from tests.support.ports import free_ports
 from tests.support.servers.nats import NatsServer
-from tests.support.servers.process import free_ports
+from tests.support.waiting import wait_until
 
 
 def letters(of: DeadLetters, count: int, *, start: int = 0) -> list[DeadLetter]:

@@ -25,12 +25,13 @@ from tests.publish.brokers import (
 )
 from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
-from tests.server.conftest import query, until
+from tests.support.requests import query
 from tests.support.servers.aws import FaultProxy
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.process import ServerProcess
 from tests.support.servers.redis import RedisServer
+from tests.support.waiting import until
 
 _STEP = 100
 _UNDER_WAY = 500

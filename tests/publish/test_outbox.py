@@ -43,8 +43,9 @@ from tests.publish.promises import (
     events_of,
     ids_by_key,
 )
+from tests.support.ports import free_ports as unused_ports
 from tests.support.servers.nats import NatsServer
-from tests.support.servers.process import free_ports as unused_ports
+from tests.support.waiting import until
 
 SMALLEST = {"max_bytes": 1 << 20}
 
@@ -69,12 +70,6 @@ def written(config: FileConfig) -> list[str]:
     return [
         json.loads(line)["headers"]["event-id"] for line in config.path.read_bytes().splitlines()
     ]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the publisher brings about; the test's own timeout bounds it."""
-    while not condition():  # noqa: ASYNC110 - another process's doing
-        await asyncio.sleep(0.02)
 
 
 def metric(metrics: Metrics, name: str, bus: str) -> float | None:

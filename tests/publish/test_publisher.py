@@ -33,9 +33,9 @@ from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
 from tests.cli.conftest import Launch, Run
-from tests.publish.machines import wait_until
 from tests.publish.promises import assert_balanced, events_of
 from tests.publish.test_outbox import written
+from tests.support.waiting import wait_until
 
 Deliver = Callable[..., Publisher]
 

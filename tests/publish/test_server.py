@@ -24,10 +24,11 @@ from tardis_machine.server.app import TardisMachine
 from tests.buses.arrivals import Arrival
 from tests.cli.conftest import Run
 from tests.publish.brokers import Broker
-from tests.publish.machines import Machine, gone, peak_mb, wait_until
+from tests.publish.machines import Machine, gone, peak_mb
 from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
-from tests.server.conftest import query
-from tests.support.servers.process import free_ports as unused_ports
+from tests.support.ports import free_ports as unused_ports
+from tests.support.requests import query
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 

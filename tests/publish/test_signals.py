@@ -14,9 +14,10 @@ import pytest
 
 from tests.journal.hanging_disk import StallingDisk
 from tests.publish.brokers import Broker, nats_broker
-from tests.publish.machines import Machine, gone, wait_until
+from tests.publish.machines import Machine, gone
 from tests.publish.promises import assert_all_arrived
 from tests.support.servers.nats import NatsServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

@@ -24,7 +24,7 @@ from tardis_machine.replays import (
 from tardis_machine.times import iso_us, us_of
 from tests.feeds.generator import write
 from tests.replays.test_replay import START, START_US
-from tests.test_pacing import HandClock
+from tests.support.clock import ManualClock
 
 MINUTE: Final = 60_000_000
 MINUTES: Final = 3
@@ -130,7 +130,7 @@ def _asked(range_: Range, **more: Any) -> dict[str, Any]:
 
 
 def _normalized(
-    history: History, *asked: dict[str, Any], clock: HandClock | None = None
+    history: History, *asked: dict[str, Any], clock: ManualClock | None = None
 ) -> NormalizedReplay[Any]:
     options = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
     return NormalizedReplay(options, history=history, clock=clock)
@@ -200,7 +200,7 @@ def test_exact_replay_at_a_speed_begins_with_from_and_ends_by_to(
     recorded: History, speed: float
 ) -> None:
     range_ = (START_US + 50_000_000, START_US + 71_234_567)
-    clock = HandClock()
+    clock = ManualClock()
     paced = _normalized(recorded, _asked(range_, exact=True, speed=speed), clock=clock)
     found = []
     for batch in paced.batches():

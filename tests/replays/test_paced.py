@@ -22,9 +22,9 @@ from tardis_machine.replays import (
 )
 from tardis_machine.times import us_of
 from tests.feeds.generator import write
-from tests.normalize.test_normalize import trade
 from tests.replays.test_replay import END, START, START_US
-from tests.test_pacing import HandClock
+from tests.support.bitmex import trade
+from tests.support.clock import ManualClock
 
 MINUTE = 60_000_000
 MINUTE_LATER = "2024-03-01T00:01"
@@ -60,7 +60,7 @@ def _raw(speed: float | None, channel: str = "trade") -> ReplayOptions:
     )
 
 
-def _check(line: bytes, clock: HandClock, speed: float) -> None:
+def _check(line: bytes, clock: ManualClock, speed: float) -> None:
     """Compare a message's local time, to microseconds, with how much time has passed."""
     local = line.partition(b'"localTimestamp":"')[2][:26].decode() + "Z"
     due_ns = (us_of(local) - START_US) * 1000 / speed
@@ -69,7 +69,7 @@ def _check(line: bytes, clock: HandClock, speed: float) -> None:
 
 @pytest.mark.parametrize("speed", [1.0, 1000.0])
 def test_streams_of_a_merge_have_one_clock(sample: History, speed: float) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     paced, found = NormalizedReplay(_normalized(speed), history=sample, clock=clock), []
     for batch in paced.batches():
         found.append(batch.data)
@@ -89,7 +89,7 @@ def test_raw_lines_with_disconnects_and_lines_that_have_no_time(tmp_path: Path) 
         ]
     )
     write(tmp_path, "bitmex", START, iter([lines]), filters=[Filter("trade")])
-    clock = HandClock()
+    clock = ManualClock()
     with History(cache_dir=tmp_path) as history:
         paced, found = RawReplay(_raw(1.0), history=history, clock=clock), []
         for data in paced.batches():

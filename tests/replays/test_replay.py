@@ -22,7 +22,7 @@ from tardis_machine.replays import (
     replay_normalized_many,
 )
 from tests.feeds.generator import write
-from tests.normalize.test_normalize import book, stamp, trade
+from tests.support.bitmex import book, stamp, trade
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 START_US = int(START.timestamp()) * 1_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.server.conftest import Start
+from tests.support.served import Start
 
 HERE = "http://127.0.0.1:{port}"
 ALLOWED = {"allow_origin": ("https://here.example",), "allow_host": ("md.example",)}

@@ -17,7 +17,7 @@ from tardis_machine import TardisMachine
 from tardis_machine.config import ConfigError
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.server.settings import ServerConfig
-from tests.server.conftest import Start
+from tests.support.served import Start
 
 
 @pytest.mark.parametrize("port", [-1, 65535, "many"])

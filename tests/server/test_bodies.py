@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 
-from tests.server.conftest import Served, Start, query
 from tests.server.test_http import OPTIONS
+from tests.support.requests import query
+from tests.support.served import Served, Start
 
 REPLAY = f"/replay-normalized{query(OPTIONS)}"
 HEALTH = b"GET /health-check HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -23,8 +23,8 @@ from tests.server import (
     test_waiting,
     test_websocket,
 )
-from tests.server.conftest import Served, Start
 from tests.server.test_http import OPTIONS
+from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import TardisApi
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "coming-from.md"

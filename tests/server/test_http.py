@@ -20,8 +20,11 @@ from tardis_machine.history.cache import Cache
 from tardis_machine.history.pieces import pieces
 from tardis_machine.options import parse_replay_normalized
 from tardis_machine.replays import replay_normalized_many
-from tests.server.conftest import Served, Start, bitmex_trades, query, until
+from tests.support.bitmex import bitmex_trades
+from tests.support.requests import query
+from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import Fault, TardisApi
+from tests.support.waiting import until
 
 OPTIONS: dict[str, Any] = {
     "exchange": "bitmex",

@@ -12,9 +12,11 @@ from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
 from tests.publish.brokers import nats_broker
 from tests.publish.conftest import respond
-from tests.server.conftest import Served, Start, query, until
 from tests.server.test_http import OPTIONS, library
+from tests.support.requests import query
+from tests.support.served import Served, Start
 from tests.support.servers.nats import NatsServer
+from tests.support.waiting import until
 
 ROUTES = {"http": "/replay-normalized", "ws": "/ws-replay-normalized"}
 CLIENTS = 4

@@ -12,9 +12,10 @@ import pytest
 from aiohttp import WSMsgType
 
 from tardis_machine.server.app import TardisMachine
-from tests.server.conftest import Served, Start, until
 from tests.server.test_http import OPTIONS
 from tests.server.test_websocket import frames
+from tests.support.served import Served, Start
+from tests.support.waiting import until
 
 LONG = OPTIONS | {"to": "2024-03-01T00:05", "dataTypes": ["book_snapshot_50_0ms"]}
 

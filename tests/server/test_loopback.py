@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tests.server.conftest import Start, needs_ipv6, query
 from tests.server.test_http import OPTIONS
+from tests.support.ports import needs_ipv6
+from tests.support.requests import query
+from tests.support.served import Start
 
 HOSTS = ["127.0.0.1", "localhost", pytest.param("[::1]", marks=needs_ipv6)]
 

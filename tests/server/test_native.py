@@ -20,9 +20,10 @@ from tardis_machine.lines import MESSAGE
 from tardis_machine.options import parse_replay, parse_time
 from tardis_machine.sample import SAMPLE
 from tardis_machine.server.native import NoSubscriptionsError, _Replay
-from tests.server.conftest import Served, Start, until
+from tests.support.served import Served, Start
 from tests.support.servers.exchange import PATIENCE_S
 from tests.support.servers.tardis_api import Fault, TardisApi
+from tests.support.waiting import until
 
 FROM, TO = "2024-03-01T00:00", "2024-03-01T00:02"
 OPTIONS = json.dumps({"exchange": "bitmex", "from": FROM, "to": TO})

@@ -9,7 +9,7 @@ import pytest
 from tardis_machine.journal import Ticket
 from tardis_machine.replays import Batch
 from tardis_machine.server.pace import Turns, deliver
-from tests.server.conftest import until
+from tests.support.waiting import until
 
 
 class Script:

@@ -12,9 +12,10 @@ from aiohttp import WSMsgType
 from tardis_machine.filters import Filter
 from tardis_machine.server import native, session
 from tardis_machine.times import us_of
-from tests.server.conftest import Served, Start, until
 from tests.server.test_http import OPTIONS
 from tests.server.test_native import TRADES, connect, recorded, replayed
+from tests.support.served import Served, Start
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -18,10 +18,12 @@ from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
 from tests.journal.hanging_disk import HangingDisk
 from tests.live.feeds import XBT, bitmex_trade
-from tests.server.conftest import Served, Start, free_ports, until
 from tests.server.test_http import OPTIONS, library
 from tests.server.test_websocket import frames
+from tests.support.ports import free_port_pair
+from tests.support.served import Served, Start
 from tests.support.servers.exchange import ScriptedExchange
+from tests.support.waiting import until
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -83,7 +85,7 @@ async def test_a_bus_that_cannot_be_reached_degrades_the_health_check(
     start: Start, tmp_path: Path
 ) -> None:
     served = await start(
-        nats={"servers": f"nats://127.0.0.1:{free_ports()}", "subject": "bronze"},
+        nats={"servers": f"nats://127.0.0.1:{free_port_pair()}", "subject": "bronze"},
         journal={"dir": tmp_path / "journal"},
         publish={"retry_max": 1, "retry_min_ms": 10, "retry_max_s": 0.1, "drain_timeout_s": 0},
     )
@@ -106,7 +108,7 @@ async def test_a_bus_that_cannot_be_reached_degrades_the_health_check(
 
 async def test_what_was_just_sent_is_pending_at_once(start: Start, tmp_path: Path) -> None:
     served = await start(
-        nats={"servers": f"nats://127.0.0.1:{free_ports()}", "subject": "bronze"},
+        nats={"servers": f"nats://127.0.0.1:{free_port_pair()}", "subject": "bronze"},
         journal={"dir": tmp_path / "journal"},
         publish={"drain_timeout_s": 0},
     )

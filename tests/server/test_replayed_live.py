@@ -17,7 +17,7 @@ from tardis_machine.replays import replay_normalized
 from tardis_machine.sample import SAMPLE
 from tests.live.feeds import DEPTH
 from tests.live.streams import QUICK, streaming
-from tests.server.conftest import Served
+from tests.support.served import Served
 from tests.support.servers.exchange import ScriptedExchange
 
 FROM, TO = "2024-03-01T00:00", "2024-03-01T00:01"

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from tardis_machine.server.sockets import LAST_PORT, PortTakenError, listen, port_of
-from tests.server.conftest import free_ports, needs_ipv6
+from tests.support.ports import free_port_pair, needs_ipv6
 
 
 def test_the_http_port_is_released_when_the_websocket_port_is_taken() -> None:
-    port = free_ports()
+    port = free_port_pair()
     with socket.create_server(("127.0.0.1", port + 1)), pytest.raises(PortTakenError) as caught:
         listen("127.0.0.1", port)
     assert caught.value.port == port + 1
@@ -25,7 +25,7 @@ def test_a_name_that_does_not_resolve_is_refused() -> None:
 
 
 def test_both_listen() -> None:
-    port = free_ports()
+    port = free_port_pair()
     sockets = listen("127.0.0.1", port)
     try:
         for number in (port, port + 1):
@@ -73,7 +73,7 @@ def test_host_that_is_named_listens_alone(host: str) -> None:
 def test_port_taken_on_ipv6_leaves_both_to_ipv4(
     offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    port = free_ports()
+    port = free_port_pair()
     with (
         socket.create_server(("::1", port + offset), family=socket.AF_INET6),
         caplog.at_level(logging.INFO, "tardis_machine.server.sockets"),
@@ -113,7 +113,7 @@ def test_system_without_ipv6_listens_on_ipv4_at_the_first_try(
 def test_port_0_passes_over_a_port_that_is_taken_on_ipv6(
     offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, free = free_ports(), free_ports()
+    taken, free = free_port_pair(), free_port_pair()
     chosen = iter((taken, free))
     bind = socket.socket.bind
 
@@ -150,7 +150,7 @@ def test_port_0_listens_on_ipv4_where_every_port_is_taken_on_ipv6(
 
 def test_port_0_passes_over_a_port_whose_next_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As systems choose ports: one after the other, taken ones among them."""
-    taken, free = free_ports(), free_ports()
+    taken, free = free_port_pair(), free_port_pair()
     chosen = iter((taken, LAST_PORT, free))
     bind = socket.socket.bind
 
@@ -179,7 +179,7 @@ def test_port_0_gives_up_where_nothing_is_free(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others do not let a socket choose")
 def test_what_a_client_on_this_machine_is_sent_is_not_paced() -> None:
-    port = free_ports()
+    port = free_port_pair()
     sockets = listen("127.0.0.1", port)
     try:
         for listener in (*sockets.http, *sockets.websocket):

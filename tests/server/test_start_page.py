@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 import pytest
 from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
 
-from tests.server.conftest import Served, Start
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.served import Served, Start
+from tests.support.servers.process import ServerProcess
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)

@@ -13,9 +13,10 @@ from aiohttp import WSMsgType
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.live.feeds import XBT, bitmex_book, bitmex_trade
-from tests.server.conftest import Served, Start, until
+from tests.support.served import Served, Start
 from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange
 from tests.support.servers.tardis_api import Fault, TardisApi
+from tests.support.waiting import until
 
 TRADES = {"exchange": "bitmex", "symbols": [XBT], "dataTypes": ["trade"]}
 BOOKS = {"exchange": "bitmex", "symbols": [XBT], "dataTypes": ["book_change"]}

@@ -16,9 +16,12 @@ from aiohttp import WSMsgType
 from tardis_machine.normalize import Pour
 from tardis_machine.server import session
 from tardis_machine.server.outlet import Outlet
-from tests.server.conftest import Served, Start, bitmex_trades, query, until
 from tests.server.test_http import OPTIONS, library
+from tests.support.bitmex import bitmex_trades
+from tests.support.requests import query
+from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import Fault, TardisApi
+from tests.support.waiting import until
 
 PONG, CLOSE = 0x8A, 0x88
 

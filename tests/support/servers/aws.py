@@ -16,7 +16,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.servers.process import ServerProcess
 
 REGION = "eu-west-1"
 KEYS = {"access_key_id": "AKIDTESTS", "secret_access_key": "right-horse-secret"}

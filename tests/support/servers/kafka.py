@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.parts import java, kafka_libs
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.servers.process import ServerProcess
 
 _PROTOCOLS = (
     ("CONTROLLER", "PLAINTEXT"),

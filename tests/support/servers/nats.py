@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.parts import nats_server
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.servers.process import ServerProcess
 
 
 class NatsServer(ServerProcess):

@@ -15,7 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tardis_machine.parts import PartError, fetch_jars, parts_dir
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.servers.process import ServerProcess
 
 # It carries programs for Linux and macOS, so that nobody needs a compiler, whatever the Python.
 _JAR = "com.github.codemonstur:embedded-redis:1.4.3"

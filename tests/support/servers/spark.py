@@ -13,7 +13,8 @@ from pathlib import Path
 import pyspark
 
 from tardis_machine.parts import java
-from tests.support.servers.process import ServerProcess, free_ports
+from tests.support.ports import free_ports
+from tests.support.servers.process import ServerProcess
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _PROJECT = Path(__file__).parents[3]
