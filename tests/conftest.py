@@ -25,6 +25,7 @@ settings.load_profile("same")
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
 
 pytest_plugins = (
+    "tests.support.command",
     "tests.support.failing",
     "tests.support.hanging",
     "tests.support.servers.tardis_api",
@@ -35,6 +36,7 @@ pytest_plugins = (
     "tests.support.kernels",
     "tests.support.servers.redis",
     "tests.support.servers.registry",
+    "tests.support.servers.secure_kafka",
 )
 
 

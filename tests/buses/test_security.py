@@ -13,12 +13,12 @@ import pytest
 
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
-from tests.buses.conftest import PASSWORD
 from tests.buses.events import records
 from tests.support.servers.certificates import Certificates
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.proxy import Proxy
+from tests.support.servers.secure_kafka import PASSWORD
 
 Make = Callable[..., EventBus]
 StartNats = Callable[..., NatsServer]

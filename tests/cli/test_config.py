@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.support.command import Run
 
 
 def test_values_and_origins(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.support.command import Run
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.cli.conftest import Run
-
-ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+from tests.support.command import ASCII, Run
 
 
 @pytest.mark.parametrize("command", [(), ("publish",), ("lake", "show")])

@@ -13,33 +13,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import aiohttp
 import pytest
 
 from tardis_machine import __version__
 from tardis_machine.kernel import kernel
-from tests.cli.conftest import Launch, Run
-from tests.server.test_native import TRADES, replayed
+from tests.cli.requests import get, replay
+from tests.support.command import Launch, Run
+from tests.support.native import TRADES, replayed
 from tests.support.ports import free_port_pair, needs_ipv6
-
-OPTIONS = {
-    "exchange": "bitmex",
-    "from": "2024-03-01",
-    "to": "2024-03-01T00:01",
-    "dataTypes": ["trade"],
-}
-
-
-def get(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
-        body: bytes = response.read()
-        return body
-
-
-def replay(port: int) -> bytes:
-    return get(port, f"/replay-normalized?options={quote(json.dumps(OPTIONS))}")
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import _COMMAND, environment
-from tests.cli.test_serve import get, replay
+from tests.cli.requests import get, replay
+from tests.support.command import COMMAND, environment
 from tests.support.ports import free_port_pair
 
 _REFUSED = 4000
@@ -23,7 +23,7 @@ _REFUSED = 4000
 @contextmanager
 def unread(*arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [*_COMMAND, *arguments],
+        [*COMMAND, *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=environment(),

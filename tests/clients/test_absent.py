@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, Open
+from tests.clients.door import ENDLESS, Open
 from tests.support.waiting import wait_until
 
 # Slow, so as not to be done before it is over.

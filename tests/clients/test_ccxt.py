@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from tardis_machine import replay_normalized
 from tardis_machine.messages import Trade
 from tests.clients.ccxt_part import installed
-from tests.clients.conftest import Door
+from tests.clients.door import Door
 
 FROM, TO = "2024-03-01T00:00", "2024-03-01T00:02"
 MARKET = {

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from tests.clients import fuzz
-from tests.clients.conftest import Door
+from tests.clients.door import Door
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.fuzz

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, OPTIONS, START, Door, Open
+from tests.clients.door import ENDLESS, OPTIONS, START, Door, Open
 from tests.clients.http import HTTP_READERS, CutError, HttpReader
 from tests.clients.manners import PROMPT, SLOW, Manners
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ import pytest
 import tardis_client
 import tardis_dev
 
-from tests.clients.conftest import Open
+from tests.clients.door import Open
 from tests.clients.http import HTTP_READERS
 from tests.clients.manners import PROMPT
 from tests.support.servers.tardis_api import TardisApi, sample_lines

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.clients.conftest import ENDLESS, Door, Open
+from tests.clients.door import ENDLESS, Door, Open
 from tests.clients.manners import LATE, LATE_AND_SLOW, PROMPT, SLOW, Manners, Reader
 from tests.clients.sockets import READERS
 from tests.support.waiting import wait_until

@@ -6,7 +6,6 @@ says         what the exchange sends, which kind of message that is, what is rep
 renders      REST answers of a snapshot's or poller's URLs, and the raw messages made of them
 """
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ import pytest
 from tardis_machine import exchanges
 from tardis_machine.exchanges.dialect import Dialect, Poller, Session, Snapshot, spelled
 from tardis_machine.filters import Filter
+from tests.support.dialects import FACTS, LIVE
 from tests.vectors.dialects import same_sources, subscribed
 
 
@@ -23,11 +23,6 @@ def _each_kernel() -> None:
     """Nothing is emitted here: once is enough."""
 
 
-FILES = sorted((Path(__file__).parent / "dialects").glob("*.json"))
-FACTS: dict[str, dict[str, list[dict[str, Any]]]] = {
-    name: facts for file in FILES for name, facts in msgspec.json.decode(file.read_bytes()).items()
-}
-LIVE = [name for name in exchanges.names() if exchanges.get(name).live is not None]
 GARBAGE: list[Any] = [
     *(None, True, 0, 1.5, "", "text", [], [[]], [None, {}], {}, {"id": []}, {"": {}}),
     *({"op": "subscribe"}, {"op": "subscribe", "args": None}, {"method": {}, "params": 5}),

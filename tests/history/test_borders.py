@@ -11,7 +11,7 @@ import pytest
 from tardis_machine import sample
 from tardis_machine.history import History
 from tardis_machine.history.cache import MINUTE
-from tests.history.test_reader import FILTERS, START, write
+from tests.history.slices import FILTERS, START, write
 from tests.support.servers.tardis_api import Fault, TardisApi
 
 MINUTES = 9

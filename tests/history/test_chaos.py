@@ -9,7 +9,7 @@ import pytest
 
 from tardis_machine.history import History
 from tardis_machine.history.cache import MINUTE
-from tests.history.test_reader import FILTERS, START, expected, write
+from tests.history.slices import FILTERS, START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi
 
 LAST = 40

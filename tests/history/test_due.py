@@ -11,7 +11,7 @@ import pytest
 from tardis_machine.history import Filter, History, Reader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE
 from tardis_machine.history.due import Due
-from tests.history.test_reader import START, expected, write
+from tests.history.slices import START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi
 from tests.support.waiting import wait_until
 

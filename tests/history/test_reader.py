@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from tardis_machine import sample
 from tardis_machine.filters import cache_keys
@@ -25,14 +24,10 @@ from tardis_machine.history import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
-from tardis_machine.history.cache import MINUTE, Cache
+from tardis_machine.history.cache import MINUTE
+from tests.history.slices import FILTERS, START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 from tests.support.waiting import wait_until
-
-START = 1709251200 * 1_000_000 // MINUTE
-"""2024-03-01T00:00Z, in minutes."""
-FILTERS = [Filter("trades", ("BTC/USD",))]
-KEY = cache_keys(FILTERS)[0]
 
 
 class Replays:
@@ -59,25 +54,6 @@ def replays(tardis_api: TardisApi, tmp_path: Path) -> Iterator[Replays]:
     replays = Replays(tardis_api, tmp_path)
     yield replays
     replays.history.close()
-
-
-def expected(start: int, end: int) -> bytes:
-    return b"".join(numbered_lines("ftx", START + each) for each in range(start, end))
-
-
-def write(
-    directory: Path,
-    start: int,
-    minutes: int = 1,
-    key: str = KEY,
-    lines: Callable[[str, int], bytes] = numbered_lines,
-) -> Path:
-    """Put a slice into the cache as another client might have left it there."""
-    path = Cache(directory).path("ftx", key, START + start, minutes, "zst")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = b"".join(lines("ftx", START + each) for each in range(start, start + minutes))
-    path.write_bytes(zstandard.ZstdCompressor().compress(data))
-    return path
 
 
 def test_minutes_come_in_order(replays: Replays) -> None:

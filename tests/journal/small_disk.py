@@ -38,7 +38,7 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, read
 from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import CONTEXT, events, lines
-from tests.publish.conftest import respond, write
+from tests.support.outbox import respond, write
 
 _DISK: Final = "2m"
 _LARGEST_FILE: Final = 256 * 1024

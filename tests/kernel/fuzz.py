@@ -21,10 +21,9 @@ from tardis_machine import exchanges
 from tardis_machine.emit import Emitter
 from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.normalize import Normalizer, ShapedNormalizer
-from tests.kernel.implementations import chosen, emitters, encoders
-from tests.kernel.test_bronze import told as told_of_batch
-from tests.kernel.test_emitter import LAYOUTS, ROW_LAYOUTS, TABLE
-from tests.kernel.test_shapes import DESCRIBED, messages, normalized
+from tests.kernel.described import DESCRIBED, messages, normalized
+from tests.kernel.implementations import batch_content, chosen, emitters, encoders
+from tests.kernel.layouts import LAYOUTS, ROW_LAYOUTS, TABLE
 from tests.support.messages import CONTEXT
 
 CORPUS: Final = Path(__file__).parent / "corpus"
@@ -43,8 +42,8 @@ def run_ndjson(data: bytes, random: Random) -> None:
     """Normalized lines into Bronze."""
     include = random.choice((None, frozenset(random.sample(PAYLOAD_CASES, 4))))
     python, compiled = _encoders()
-    expected = told_of_batch(python.encode_lines(data, 7, include))
-    assert told_of_batch(compiled.encode_lines(data, 7, include)) == expected
+    expected = batch_content(python.encode_lines(data, 7, include))
+    assert batch_content(compiled.encode_lines(data, 7, include)) == expected
 
 
 def run_levels(data: bytes, random: Random) -> None:

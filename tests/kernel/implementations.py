@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from tardis_machine.bronze import Context, Encoder
+from tardis_machine.bronze import Context, EncodedBatch, Encoder
 from tardis_machine.emit import Emitter, create, parse_all
 from tardis_machine.kernel import VARIABLE, kernel
 
@@ -46,3 +46,11 @@ def chosen(name: str) -> Iterator[None]:
         kernel.cache_clear()
         yield
     kernel.cache_clear()
+
+
+def batch_content(batch: EncodedBatch) -> tuple[object, ...]:
+    """Return all that a batch holds, in a form that can be compared."""
+    flat = batch.buffers
+    rejected = [(each.line, each.position, str(each.error)) for each in batch.rejected]
+    numbers = [(each.format, each.tolist()) for each in flat if isinstance(each, memoryview)]
+    return flat.data, flat.ids, numbers, flat.table, batch.events(), rejected, batch.messages

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tardis_machine.bronze import EncodedBatch
 from tardis_machine.messages import PAYLOAD_CASES
-from tests.kernel.implementations import encoders
+from tests.kernel.implementations import batch_content, encoders
 from tests.messages.documents import Document, documents, javascript
 from tests.support.messages import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
 
@@ -18,17 +17,9 @@ INCLUDES = st.one_of(st.none(), st.sets(st.sampled_from(PAYLOAD_CASES)))
 PYTHON, COMPILED = encoders(CONTEXT)
 
 
-def told(batch: EncodedBatch) -> tuple[object, ...]:
-    """Everything a batch says, in a form that can be compared."""
-    flat = batch.buffers
-    rejected = [(each.line, each.position, str(each.error)) for each in batch.rejected]
-    numbers = [(each.format, each.tolist()) for each in flat if isinstance(each, memoryview)]
-    return flat.data, flat.ids, numbers, flat.table, batch.events(), rejected, batch.messages
-
-
 def assert_same(ndjson: bytes, position: int = 0, include: set[str] | None = None) -> None:
-    expected = told(PYTHON.encode_lines(ndjson, position, include))
-    assert told(COMPILED.encode_lines(ndjson, position, include)) == expected
+    expected = batch_content(PYTHON.encode_lines(ndjson, position, include))
+    assert batch_content(COMPILED.encode_lines(ndjson, position, include)) == expected
 
 
 def lines(several: list[Document]) -> bytes:

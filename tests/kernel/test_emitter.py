@@ -14,13 +14,13 @@ from tardis_machine.emit import (
     FLAT,
     PAIRS,
     Emitter,
-    Keyed,
     Objects,
     Positions,
     Sided,
     Signed,
 )
 from tests.kernel.implementations import emitters
+from tests.kernel.layouts import LAYOUTS, ROW_LAYOUTS, TABLE
 from tests.kernel.numbers import number_texts
 
 DATA_TYPES = (
@@ -42,34 +42,6 @@ DATA_TYPES = (
 )
 START = 1_709_251_200_000
 SYMBOLS = st.sampled_from(("A", "B", "ü", 'q"'))
-TABLE = Keyed(
-    rows="data",
-    action="action",
-    snapshot="partial",
-    removal="delete",
-    selection="filter",
-    symbol="symbol",
-    id="id",
-    side="side",
-    price="price",
-    amount="size",
-    timestamp="timestamp",
-    bid="Buy",
-)
-LAYOUTS = (
-    PAIRS,
-    FLAT,
-    Objects(price="p", amount="q"),
-    Positions(price=1, amount=2),
-    Positions(price=1, amount=2, action=0, removed="delete"),
-    Positions(price=-2, amount=-1),
-)
-ROW_LAYOUTS = (
-    Sided(side="side", price="p", amount="q", bid="b"),
-    Sided(side=0, price=1, amount=2, bid="b"),
-    Signed(price=0, amount=1),
-    Signed(price=0, amount=2, count=1),
-)
 
 # Few prices, so that levels meet; few odd ones, so that messages come through.
 prices = st.one_of(

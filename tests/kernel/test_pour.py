@@ -1,11 +1,10 @@
 """What the kernel writes to a socket by itself: all of it, in order, however slowly it is read."""
 
 import asyncio
-import contextlib
 import select
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -17,8 +16,8 @@ from tardis_machine.kernel import kernel
 from tardis_machine.normalize import Framing, Pour
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replays import replay_normalized_many
-from tardis_machine.server.outlet import Outlet
 from tardis_machine.times import us_of
+from tests.kernel.outlets import UNFRAMED, connected, unchunked, unframed
 
 pytestmark = pytest.mark.slow
 
@@ -76,42 +75,6 @@ def connection() -> Iterator[Connection]:
     with ours, theirs:
         ours.setblocking(False)
         yield Connection(ours, theirs)
-
-
-def unchunked(body: bytes) -> bytes:
-    """The content of chunks, each of which has to be whole."""
-    parts = []
-    while body:
-        size, _, rest = body.partition(b"\r\n")
-        length = int(size, 16)
-        assert length > 0
-        parts.append(rest[:length])
-        assert rest[length : length + 2] == b"\r\n"
-        body = rest[length + 2 :]
-    return b"".join(parts)
-
-
-def unframed(sent: bytes) -> bytes:
-    """The messages of whole frames, a line each."""
-    lines = []
-    at = 0
-    while at < len(sent):
-        assert sent[at] == 0x81
-        size, start = sent[at + 1], at + 2
-        if size >= 126:
-            start = at + (4 if size == 126 else 10)
-            size = int.from_bytes(sent[at + 2 : start], "big")
-        at = start + size
-        assert at <= len(sent)
-        lines.append(sent[start:at])
-    return b"".join(line + b"\n" for line in lines)
-
-
-UNFRAMED: dict[Framing, Callable[[bytes], bytes]] = {
-    "nothing": bytes,
-    "chunks": unchunked,
-    "frames": unframed,
-}
 
 
 def test_what_a_socket_does_not_take_is_held_and_nothing_overtakes_it(
@@ -278,25 +241,6 @@ def test_several_streams_are_not_poured() -> None:
         several = [OPTIONS, OPTIONS]
         with replay_normalized_many(several, history=history) as replay:
             assert not replay.can_pour
-
-
-@contextlib.asynccontextmanager
-async def connected(before: bytes = b"") -> AsyncIterator[tuple[Outlet, asyncio.StreamReader]]:
-    """An outlet whose transport was given something to send before, and its client's end."""
-    loop = asyncio.get_running_loop()
-    accepted: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
-    server = await asyncio.start_server(
-        lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0
-    )
-    async with server:
-        address = server.sockets[0].getsockname()
-        reader, theirs = await asyncio.open_connection(*address, limit=1 << 16)
-        ours = await accepted
-        ours.write(before)
-        writer = SimpleNamespace(output_size=0, drain=ours.drain)
-        request = SimpleNamespace(transport=ours.transport, writer=writer)
-        yield Outlet(cast("Any", request), 300), reader
-        theirs.close()
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -32,7 +32,7 @@ from tardis_machine.normalize import Framing, Normalizer, Pour
 from tardis_machine.publish.outbox import ResponseJournal
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
-from tests.kernel.test_pour import UNFRAMED, connected
+from tests.kernel.outlets import UNFRAMED, connected
 from tests.support.bitmex import trade
 from tests.support.normalizers import ReadyPieces, normalizer
 

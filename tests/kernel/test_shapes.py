@@ -2,11 +2,7 @@
 
 import pkgutil
 import re
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -20,103 +16,22 @@ from hypothesis import strategies as st
 from tardis_machine import bounded, exchanges
 from tardis_machine.emit import Emitter, create, parse_all
 from tardis_machine.emit.shapes import AnyShape, Memory
-from tardis_machine.lines import MESSAGE
 from tardis_machine.normalize import Normalizer, ShapedNormalizer
 from tardis_machine.times import iso_us
-from tests.exchanges import fixtures
-from tests.feeds import generator
+from tests.kernel.described import (
+    DATA_TYPES,
+    DESCRIBED,
+    LOCAL,
+    Listening,
+    messages,
+    normalized,
+    taken_by_shape,
+)
 from tests.kernel.implementations import chosen
 from tests.kernel.variations import relaxed, variations
 from tests.support import shapes
 
-START = datetime(2024, 3, 1, tzinfo=UTC)
-NEWEST = 1_793_000_000_000_000
-LOCAL = "2024-03-01T00:00:00.000001Z"
-DATA_TYPES = ("trade", "book_change", "book_ticker")
 COMPUTED = ("trade_bar_1s", "quote", "book_snapshot_3_grouped10_1s")
-
-
-class Pieces:
-    """Lines in one piece."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self._pieces: Iterator[bytes] = iter([b"".join(line + b"\n" for line in lines)])
-
-    def __next__(self) -> bytes:
-        return next(self._pieces)
-
-    def pending(self) -> Future[object] | None:
-        return None
-
-
-def normalized(kind: type[Normalizer], name: str, lines: list[bytes], types: list[str], start: int):
-    """Everything that is made of lines: bytes, borders, and what could not be read."""
-    made = kind(
-        exchanges.get(name),
-        Pieces(lines),
-        data_types=parse_all(types),
-        symbols=None,
-        start=start,
-        sent=frozenset(DATA_TYPES),
-        sends_disconnects=True,
-        strict=False,
-    )
-    made._pace = 1000
-    found: list[object] = []
-    while made.needs_piece:
-        made.read()
-        while not made.needs_piece and made.reached is not None:
-            made.run()
-            taken = made.take()
-            found += [taken.data.splitlines(), list(taken.stamps), list(taken.counts)]
-    return found, made.malformed, made.ignored_changes
-
-
-@cache
-def messages(name: str) -> list[tuple[int, list[bytes]]]:
-    """The raw messages of an exchange's fixtures that have a described type; and made up ones."""
-    found = [
-        (fixtures.created(run) or NEWEST, [bytes(step.raw) for step in run.steps])
-        for run in fixtures.runs(name)
-        if run.data_type in DATA_TYPES
-    ]
-    if name in generator.FEEDS:
-        (lines,) = generator.minutes(name, START, 1, per_second=5, seed=1, depth=4)
-        found.append((NEWEST, [line[MESSAGE:] for line in lines.splitlines()]))
-    return found
-
-
-class Listening:
-    """An emitter that remembers what it was told of shapes."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self._emitter = emitter
-        self.told: dict[bytes, AnyShape] = {}
-
-    def describe(self, head: bytes, shape: AnyShape, memory: Memory | None = None) -> None:
-        self.told[head] = shape
-        self._emitter.describe(head, shape, memory)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._emitter, name)
-
-
-@cache
-def _taken(name: str) -> Counter[int]:
-    """Count the messages of an exchange that the kernel takes, each seen once before, by shape."""
-    taken: Counter[int] = Counter()
-    for created, raw in messages(name):
-        types = [each for each in DATA_TYPES if each in exchanges.get(name).types]
-        with chosen("compiled"):
-            emitter = Listening(create(name, parse_all(types)))
-        mapper = exchanges.get(name).mapper(types, created, emitter)
-        for message in raw * 2:
-            with suppress(ValueError):
-                shapes.handle(emitter, mapper, message, LOCAL)
-                if shapes.take(emitter, message, LOCAL):
-                    head = max((head for head in emitter.told if head in message), key=len)
-                    taken[id(emitter.told[head])] += 1
-    return taken
 
 
 def described() -> dict[int, str]:
@@ -129,7 +44,6 @@ def described() -> dict[int, str]:
     return found
 
 
-DESCRIBED = [name for name in exchanges.names() if _taken(name)]
 # What a damaged message may have instead of a value, or a key.
 ODD_VALUES = (None, True, 0, -1, 1.5, "", "x", "1", "0.0", "-0", 10**15, 1e300, [], {}, [["1"]])
 
@@ -186,11 +100,13 @@ def feeds(draw: st.DrawFn, name: str) -> tuple[int, list[bytes]]:
 
 def test_exchanges_describe_their_busiest_channels() -> None:
     assert {"bitmex", "binance-futures", "deribit"} <= set(DESCRIBED)
-    assert all(_taken(name).total() > 200 for name in ("bitmex", "binance-futures", "deribit"))
+    assert all(
+        taken_by_shape(name).total() > 200 for name in ("bitmex", "binance-futures", "deribit")
+    )
 
 
 def test_fixtures_have_messages_of_every_shape() -> None:
-    taken = {shape for name in DESCRIBED for shape in _taken(name)}
+    taken = {shape for name in DESCRIBED for shape in taken_by_shape(name)}
     unseen = [name for shape, name in described().items() if shape not in taken]
     assert unseen == [], "nothing would compare these with what mappers make"
 
@@ -284,7 +200,7 @@ def test_every_flag_of_a_shape_decides_in_an_example(
     undecided = []
     with chosen("compiled"):
         by_shape = examples(name)
-    assert by_shape.keys() >= _taken(name).keys() & described().keys()
+    assert by_shape.keys() >= taken_by_shape(name).keys() & described().keys()
     for shape, created, lines in by_shape.values():
         with chosen("python"):
             expected = made_of(Normalizer, name, lines, created)

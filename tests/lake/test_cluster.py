@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tardis_machine.cli import submit
 from tardis_machine.lake.session import DELTA_SETTINGS, S3_SETTINGS, jars
-from tests.cli.conftest import environment
+from tests.support.command import environment
 from tests.support.servers.aws import KEYS, REGION, Ministack
 from tests.support.servers.redis import RedisServer
 from tests.support.servers.spark import SPARK_HOME, SparkCluster, environment_archive

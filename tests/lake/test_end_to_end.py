@@ -33,10 +33,10 @@ from tardis_machine.messages import (
     encode_lines,
 )
 from tardis_machine.publish.buses.kafka import KafkaConfig
-from tests.cli.conftest import environment
 from tests.lake.conftest import SMALL, ZONE
 from tests.lake.test_streaming import produce
 from tests.publish.machines import Machine
+from tests.support.command import environment
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.waiting import wait_until
 

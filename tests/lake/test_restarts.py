@@ -31,16 +31,16 @@ from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.buses.sqs import SQSConfig
-from tests.buses.conftest import PASSWORD, certificates, secure_kafka  # noqa: F401 - fixtures
-from tests.cli.conftest import environment
 from tests.lake.conftest import SMALL, ZONE
 from tests.lake.events import trade
 from tests.lake.test_streaming import produce
+from tests.support.command import environment
 from tests.support.servers.aws import KEYS, REGION, Ministack
 from tests.support.servers.certificates import Certificates
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.redis import RedisServer
+from tests.support.servers.secure_kafka import PASSWORD
 from tests.support.waiting import wait_until
 
 LIMIT = 4
@@ -232,8 +232,8 @@ def test_the_checkpoint_of_another_kafka_topic_is_refused_as_that(
 @pytest.mark.kafka
 def test_kafka_is_read_with_certificates_and_passwords(
     spark: SparkSession,
-    secure_kafka: KafkaBroker,  # noqa: F811
-    certificates: Certificates,  # noqa: F811
+    secure_kafka: KafkaBroker,
+    certificates: Certificates,
     tmp_path: Path,
 ) -> None:
     topic = f"secure-{uuid4()}"

@@ -21,7 +21,6 @@ from tardis_machine.live.rest import Rest, retry_after
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.options import OptionsError
 from tardis_machine.stream import NormalizedStream, stream_normalized
-from tests.exchanges.test_dialects import FACTS
 from tests.live.feeds import (
     BTC,
     DEPTH,
@@ -35,6 +34,7 @@ from tests.live.feeds import (
     mark_price,
 )
 from tests.live.streams import QUICK, Reader, environ_of, options_of, streaming
+from tests.support.dialects import FACTS
 from tests.support.servers.exchange import ScriptedExchange
 
 WELCOME = {"info": "Welcome to the BitMEX Realtime API."}

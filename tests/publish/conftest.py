@@ -1,7 +1,9 @@
 """Publishers on real journals and real brokers."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,8 @@ import pytest
 
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.publish.outbox import Outbox, ResponseJournal
+from tardis_machine.publish.outbox import Outbox
 from tardis_machine.server.metrics import Metrics
-from tests.cli.conftest import launch, run  # noqa: F401 - fixtures
 from tests.publish.brokers import (
     Broker,
     kafka_broker,
@@ -20,10 +21,10 @@ from tests.publish.brokers import (
     redis_broker,
     sqs_broker,
 )
+from tests.publish.machines import Machine, gone
+from tests.support.outbox import Start
 
 _numbers = itertools.count()
-
-Start = Callable[..., Awaitable[Outbox]]
 
 
 @pytest.fixture
@@ -120,23 +121,28 @@ async def publish(journal_dir: Path) -> AsyncIterator[Start]:
             await each.stop()
 
 
-def respond(outbox: Outbox, *, flow: str = "http-replay") -> ResponseJournal:
-    """Open the journal of a response as the server would."""
-    found = outbox.response(
-        flow=flow,
-        request_id="request-1",
-        session_id="session-1",
-        transport="http",
-        route="/replay-normalized",
-        origin="replay",
-    )
-    assert found is not None
-    return found
+@pytest.fixture
+def serve(journal_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """Start a server process that publishes to the given brokers."""
+    started: list[Machine] = []
 
+    def served(*brokers: Broker, more: tuple[str, ...] = ()) -> Machine:
+        flags = [flag for broker in brokers for flag in broker.flags()]
+        quick = ("--retry-max-s", "1", "--send-timeout-s", "5")
+        machine = Machine(
+            tmp_path / f"server-{len(started)}.log",
+            *("--journal-dir", str(journal_dir)),
+            *quick,
+            *flags,
+            *more,
+        )
+        started.append(machine)
+        return machine
 
-async def write(journal: ResponseJournal, ndjson: bytes, lines: int = 100) -> None:
-    """Journal a response in batches of so many lines, paced as the server would be."""
-    parts = ndjson.splitlines(keepends=True)
-    for start in range(0, len(parts), lines):
-        batch = parts[start : start + lines]
-        await journal.append(b"".join(batch), len(batch))
+    yield served
+    for machine in started:
+        publisher = machine.publisher
+        if machine.process.poll() is None:
+            machine.stop(signal.SIGKILL)
+        if not gone(publisher):
+            os.kill(publisher, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A server process that publishes, to be killed and asked."""
+"""A server process that publishes, its metrics and memory, and replays to ask it for."""
 
 import subprocess
 import sys
@@ -6,13 +6,23 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import environment
+from tests.support.command import environment
 from tests.support.requests import query
 from tests.support.servers.machine import port_said
 from tests.support.waiting import wait_until
 
 _COMMAND = Path(sys.executable).with_name("tardis-machine")
 _PATIENCE_S = 90
+MEMORY_MB = 300
+"""The peak memory that a server or its publisher may reach."""
+OPTIONS = {
+    "exchange": "bitmex",
+    "from": "2024-03-01",
+    "to": "2024-03-01T00:01",
+    "symbols": ["XBTUSD"],
+    "dataTypes": ["trade"],
+}
+"""A replay of a minute of trades."""
 
 
 class Machine:
@@ -85,3 +95,23 @@ def gone(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+def large_options(messages: int) -> list[dict[str, Any]]:
+    """Return replays of about so many messages: each change of three books, grouped many ways."""
+    steps = range(1, 2 + messages // 9_000)
+    return [
+        {
+            "exchange": exchange,
+            "from": "2024-03-01",
+            "to": "2024-03-01T00:05",
+            "withDisconnectMessages": True,
+            "dataTypes": ["trade", *(f"book_snapshot_1_grouped{n}_0ms" for n in steps)],
+        }
+        for exchange in ("bitmex", "deribit", "binance-futures")
+    ]
+
+
+def logs_of(journal: Path) -> list[Path]:
+    """Return the descriptions of the logs in a journal directory."""
+    return list(journal.glob("*/log.json"))

@@ -1,9 +1,11 @@
 """Whether what arrived keeps the promises made to those who read the buses."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from tardis_machine.bronze import Context, Encoder, Event
 from tardis_machine.publish.accounts import Account
+from tardis_machine.publish.buses.file import FileConfig
 from tests.buses.arrivals import Arrival
 
 
@@ -74,3 +76,11 @@ def assert_balanced(account: Account, *, journalled: int, **counts: int) -> None
     assert account.accepted == (
         account.delivered + account.pending + account.dead_lettered + account.dropped
     )
+
+
+def written(config: FileConfig) -> list[str]:
+    """Return the ids of the events that a file bus has written, in order."""
+    assert config.path is not None
+    return [
+        json.loads(line)["headers"]["event-id"] for line in config.path.read_bytes().splitlines()
+    ]

@@ -19,10 +19,8 @@ import pytest
 
 from tests.buses.arrivals import Arrival
 from tests.publish.brokers import Broker
-from tests.publish.machines import Machine, gone, peak_mb
+from tests.publish.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
-from tests.publish.test_server import MEMORY_MB, large_options, logs_of
-from tests.publish.test_server import serve as serve  # noqa: PLC0414 - a fixture
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600)]

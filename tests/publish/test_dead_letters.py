@@ -20,7 +20,7 @@ from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, DeadLet
 from tardis_machine.publish.resend import Resent, resend
 from tests.buses.arrivals import from_stream
 from tests.buses.events import CONTEXT, events
-from tests.cli.conftest import Launch, Run
+from tests.support.command import Launch, Run
 from tests.support.ports import free_ports
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import wait_until

@@ -14,7 +14,6 @@ import pytest
 from tardis_machine.publish.accounts import Account
 from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
-from tests.cli.conftest import Process
 from tests.publish.brokers import (
     Broker,
     kafka_broker,
@@ -23,8 +22,9 @@ from tests.publish.brokers import (
     redis_broker,
     sqs_broker,
 )
-from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import assert_all_arrived, assert_balanced
+from tests.support.command import Process
+from tests.support.outbox import Start, respond, write
 from tests.support.requests import query
 from tests.support.servers.aws import FaultProxy
 from tests.support.servers.kafka import KafkaBroker

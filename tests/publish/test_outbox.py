@@ -32,17 +32,17 @@ from tardis_machine.publish.outbox import Outbox
 from tardis_machine.publish.process import Drain, Process, Settings
 from tardis_machine.server.metrics import Metrics
 from tests.buses.events import lines
-from tests.cli.conftest import Run
-from tests.cli.test_locale import ASCII
 from tests.publish.brokers import Broker, nats_broker
-from tests.publish.conftest import Start, respond, write
 from tests.publish.promises import (
     arrived_by_key,
     assert_all_arrived,
     assert_balanced,
     events_of,
     ids_by_key,
+    written,
 )
+from tests.support.command import ASCII, Run
+from tests.support.outbox import Start, respond, write
 from tests.support.ports import free_ports as unused_ports
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import until
@@ -62,14 +62,6 @@ def nats_alone(start_nats: Callable[..., NatsServer], name: str) -> Broker:
     assert isinstance(broker.config, NatsConfig)
     broker.config = replace(broker.config, max_batch_size=250)
     return broker
-
-
-def written(config: FileConfig) -> list[str]:
-    """Give the ids of what a file bus has written, in order."""
-    assert config.path is not None
-    return [
-        json.loads(line)["headers"]["event-id"] for line in config.path.read_bytes().splitlines()
-    ]
 
 
 def metric(metrics: Metrics, name: str, bus: str) -> float | None:

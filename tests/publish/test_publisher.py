@@ -32,9 +32,8 @@ from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
 from tests.buses.events import lines
-from tests.cli.conftest import Launch, Run
-from tests.publish.promises import assert_balanced, events_of
-from tests.publish.test_outbox import written
+from tests.publish.promises import assert_balanced, events_of, written
+from tests.support.command import Launch, Run
 from tests.support.waiting import wait_until
 
 Deliver = Callable[..., Publisher]

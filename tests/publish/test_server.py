@@ -22,10 +22,10 @@ from tardis_machine.bronze.decoder import decode
 from tardis_machine.messages import encode_line
 from tardis_machine.server.app import TardisMachine
 from tests.buses.arrivals import Arrival
-from tests.cli.conftest import Run
 from tests.publish.brokers import Broker
-from tests.publish.machines import Machine, gone, peak_mb
+from tests.publish.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
+from tests.support.command import Run
 from tests.support.ports import free_ports as unused_ports
 from tests.support.requests import query
 from tests.support.waiting import wait_until
@@ -38,22 +38,6 @@ OPTIONS = {
     "to": "2024-03-01T00:02",
     "dataTypes": ["trade", "book_change"],
 }
-MEMORY_MB = 300
-
-
-def large_options(messages: int) -> list[dict[str, Any]]:
-    """Ask for about so many messages: every change of three exchanges' books, grouped many ways."""
-    steps = range(1, 2 + messages // 9_000)
-    return [
-        {
-            "exchange": exchange,
-            "from": "2024-03-01",
-            "to": "2024-03-01T00:05",
-            "withDisconnectMessages": True,
-            "dataTypes": ["trade", *(f"book_snapshot_1_grouped{n}_0ms" for n in steps)],
-        }
-        for exchange in ("bitmex", "deribit", "binance-futures")
-    ]
 
 
 def messages_of(arrivals: list[Arrival], transport: str) -> list[bytes]:
@@ -96,37 +80,6 @@ async def test_both_replay_flows_arrive_as_the_clients_saw_them(
     if broker.bus == "kafka":
         assert messages_of(arrivals, "ws") == lines
     assert [line for text in over_ws for line in text.splitlines()] == lines
-
-
-@pytest.fixture
-def serve(journal_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
-    """Start a server process that publishes to the given brokers."""
-    started: list[Machine] = []
-
-    def served(*brokers: Broker, more: tuple[str, ...] = ()) -> Machine:
-        flags = [flag for broker in brokers for flag in broker.flags()]
-        quick = ("--retry-max-s", "1", "--send-timeout-s", "5")
-        machine = Machine(
-            tmp_path / f"server-{len(started)}.log",
-            *("--journal-dir", str(journal_dir)),
-            *quick,
-            *flags,
-            *more,
-        )
-        started.append(machine)
-        return machine
-
-    yield served
-    for machine in started:
-        publisher = machine.publisher
-        if machine.process.poll() is None:
-            machine.stop(signal.SIGKILL)
-        if not gone(publisher):
-            os.kill(publisher, signal.SIGKILL)
-
-
-def logs_of(journal: Path) -> list[Path]:
-    return list(journal.glob("*/log.json"))
 
 
 @pytest.mark.faults

@@ -14,20 +14,12 @@ import pytest
 
 from tests.journal.hanging_disk import StallingDisk
 from tests.publish.brokers import Broker, nats_broker
-from tests.publish.machines import Machine, gone
+from tests.publish.machines import OPTIONS, Machine, gone
 from tests.publish.promises import assert_all_arrived
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
-
-OPTIONS = {
-    "exchange": "bitmex",
-    "from": "2024-03-01",
-    "to": "2024-03-01T00:01",
-    "symbols": ["XBTUSD"],
-    "dataTypes": ["trade"],
-}
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tests.cli.conftest import Run
-from tests.publish.conftest import Start
+from tests.support.command import Run
+from tests.support.outbox import Start
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may give a directory to another user"

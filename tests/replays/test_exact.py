@@ -23,7 +23,7 @@ from tardis_machine.replays import (
 )
 from tardis_machine.times import iso_us, us_of
 from tests.feeds.generator import write
-from tests.replays.test_replay import START, START_US
+from tests.replays.span import START, START_US
 from tests.support.clock import ManualClock
 
 MINUTE: Final = 60_000_000

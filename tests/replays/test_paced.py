@@ -22,7 +22,7 @@ from tardis_machine.replays import (
 )
 from tardis_machine.times import us_of
 from tests.feeds.generator import write
-from tests.replays.test_replay import END, START, START_US
+from tests.replays.span import END, START, START_US
 from tests.support.bitmex import trade
 from tests.support.clock import ManualClock
 

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,9 @@ from tardis_machine.replays import (
     replay_normalized_many,
 )
 from tests.feeds.generator import write
+from tests.replays.span import END, START, START_US
 from tests.support.bitmex import book, stamp, trade
 
-START = datetime(2024, 3, 1, tzinfo=UTC)
-START_US = int(START.timestamp()) * 1_000_000
-END = START + timedelta(minutes=5)
 HOUR_US = 3_600_000_000
 
 

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from tests.server.test_http import OPTIONS
+from tests.server.replays import OPTIONS
 from tests.support.requests import query
 from tests.support.served import Served, Start
 

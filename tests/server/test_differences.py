@@ -23,7 +23,7 @@ from tests.server import (
     test_waiting,
     test_websocket,
 )
-from tests.server.test_http import OPTIONS
+from tests.server.replays import OPTIONS
 from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import TardisApi
 

@@ -18,36 +18,19 @@ from tardis_machine import sample
 from tardis_machine.filters import Filter, cache_keys
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.pieces import pieces
-from tardis_machine.options import parse_replay_normalized
-from tardis_machine.replays import replay_normalized_many
+from tests.server.replays import OPTIONS, library
 from tests.support.bitmex import bitmex_trades
 from tests.support.requests import query
 from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import Fault, TardisApi
 from tests.support.waiting import until
 
-OPTIONS: dict[str, Any] = {
-    "exchange": "bitmex",
-    "from": "2024-03-01",
-    "to": "2024-03-01T00:02",
-    "dataTypes": ["trade", "book_change"],
-}
 RAW: dict[str, Any] = {
     "exchange": "bitmex",
     "from": "2024-03-01",
     "to": "2024-03-01T00:01",
     "filters": [{"channel": "trade"}],
 }
-
-
-def library(options: Any) -> bytes:
-    """What the library gives for the same options."""
-
-    with sample.history() as history:
-        replay = replay_normalized_many(
-            parse_replay_normalized(json.dumps(options)), history=history
-        )
-        return b"".join(batch.data for batch in replay.batches())
 
 
 async def stands_still(sent: Counter) -> float:

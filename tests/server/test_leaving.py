@@ -11,8 +11,8 @@ import pytest
 from tardis_machine.publish.outbox import Outbox
 from tests.buses.events import lines
 from tests.publish.brokers import nats_broker
-from tests.publish.conftest import respond
-from tests.server.test_http import OPTIONS, library
+from tests.server.replays import OPTIONS, library
+from tests.support.outbox import respond
 from tests.support.requests import query
 from tests.support.served import Served, Start
 from tests.support.servers.nats import NatsServer

@@ -12,8 +12,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from tardis_machine.server.app import TardisMachine
-from tests.server.test_http import OPTIONS
-from tests.server.test_websocket import frames
+from tests.server.replays import OPTIONS, frames
 from tests.support.served import Served, Start
 from tests.support.waiting import until
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.server.test_http import OPTIONS
+from tests.server.replays import OPTIONS
 from tests.support.ports import needs_ipv6
 from tests.support.requests import query
 from tests.support.served import Start

@@ -7,62 +7,21 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import urlencode
 
-import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter
-from tardis_machine.history import History
-from tardis_machine.lines import MESSAGE
-from tardis_machine.options import parse_replay, parse_time
-from tardis_machine.sample import SAMPLE
+from tardis_machine.options import parse_replay
 from tardis_machine.server.native import NoSubscriptionsError, _Replay
+from tests.support.native import FROM, TO, TRADES, connect, recorded, replayed, url
 from tests.support.served import Served, Start
 from tests.support.servers.exchange import PATIENCE_S
 from tests.support.servers.tardis_api import Fault, TardisApi
 from tests.support.waiting import until
 
-FROM, TO = "2024-03-01T00:00", "2024-03-01T00:02"
 OPTIONS = json.dumps({"exchange": "bitmex", "from": FROM, "to": TO})
-TRADES = {"op": "subscribe", "args": ["trade:XBTUSD"]}
-Socket = aiohttp.ClientWebSocketResponse[bool]
-
-
-def url(served: Served, exchange: str = "bitmex", **more: str) -> str:
-    query = urlencode({"exchange": exchange, "from": FROM, "to": TO, **more})
-    return f"http://127.0.0.1:{served.port + 1}/ws-replay?{query}"
-
-
-async def connect(served: Served, *messages: Any, **query: str) -> Socket:
-    socket = await served.client.ws_connect(url(served, **query), max_msg_size=0)
-    for message in messages:
-        if isinstance(message, str):
-            await socket.send_str(message)
-        else:
-            await socket.send_json(message)
-    return socket
-
-
-async def replayed(socket: Socket) -> tuple[list[bytes], int, str]:
-    """Read to the end: the messages, and what the close says."""
-    found = []
-    async with asyncio.timeout(PATIENCE_S):
-        while (message := await socket.receive()).type is WSMsgType.TEXT:
-            found.append(message.data.encode())
-    assert message.type is WSMsgType.CLOSE
-    await socket.close()
-    return found, message.data, message.extra or ""
-
-
-def recorded(exchange: str, *filters: Filter, first: bytes = b"", end: bytes = b"~") -> list[bytes]:
-    """What was recorded, as it was sent; of lines from `first` up to before `end`."""
-    from_, to = parse_time(FROM, "from"), parse_time(TO, "to")
-    with History(source=SAMPLE) as history:
-        data = b"".join(history.read(exchange, filters, from_, to))
-    return [line[MESSAGE:] for line in data.splitlines() if line and first <= line < end]
 
 
 async def test_what_is_subscribed_to_is_replayed(served: Served) -> None:

@@ -12,8 +12,8 @@ from aiohttp import WSMsgType
 from tardis_machine.filters import Filter
 from tardis_machine.server import native, session
 from tardis_machine.times import us_of
-from tests.server.test_http import OPTIONS
-from tests.server.test_native import TRADES, connect, recorded, replayed
+from tests.server.replays import OPTIONS
+from tests.support.native import TRADES, connect, recorded, replayed
 from tests.support.served import Served, Start
 from tests.support.waiting import until
 

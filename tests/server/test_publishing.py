@@ -18,8 +18,7 @@ from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
 from tests.journal.hanging_disk import HangingDisk
 from tests.live.feeds import XBT, bitmex_trade
-from tests.server.test_http import OPTIONS, library
-from tests.server.test_websocket import frames
+from tests.server.replays import OPTIONS, frames, library
 from tests.support.ports import free_port_pair
 from tests.support.served import Served, Start
 from tests.support.servers.exchange import ScriptedExchange

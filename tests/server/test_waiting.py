@@ -14,9 +14,9 @@ from aiohttp import WSMsgType
 
 from tardis_machine.server import session
 from tardis_machine.server.native import START_AFTER_S
-from tests.server.test_native import TRADES
-from tests.server.test_native import replayed as read_native
 from tests.support.bitmex import bitmex_trades
+from tests.support.native import TRADES
+from tests.support.native import replayed as read_native
 from tests.support.served import Served, Start
 from tests.support.servers.exchange import PATIENCE_S
 from tests.support.servers.tardis_api import TardisApi

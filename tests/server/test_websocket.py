@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -16,7 +15,7 @@ from aiohttp import WSMsgType
 from tardis_machine.normalize import Pour
 from tardis_machine.server import session
 from tardis_machine.server.outlet import Outlet
-from tests.server.test_http import OPTIONS, library
+from tests.server.replays import OPTIONS, frames, library
 from tests.support.bitmex import bitmex_trades
 from tests.support.requests import query
 from tests.support.served import Served, Start
@@ -70,20 +69,6 @@ def way_out(monkeypatch: pytest.MonkeyPatch) -> WayOut:
     monkeypatch.setattr(Outlet, "_resume", resuming)
     monkeypatch.setattr(Outlet, "interject", interjecting)
     return seen
-
-
-async def frames(served: Served, options: Any) -> tuple[list[str], int | None, str]:
-    """Everything a connection brings: messages, close code, reason."""
-    found = []
-    url = served.ws("/ws-replay-normalized", options)
-    async with served.client.ws_connect(url, max_msg_size=0) as socket:
-        while True:
-            message = await socket.receive()
-            if message.type is WSMsgType.TEXT:
-                found.append(message.data)
-            else:
-                assert message.type is WSMsgType.CLOSE
-                return found, message.data, message.extra or ""
 
 
 async def test_a_frame_per_message_then_1000(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""The command as its users run it: a process of its own."""
+"""The `tardis-machine` command as a process: run to its end, or left running."""
 
 import os
 import signal
@@ -19,15 +19,17 @@ Launch = Callable[..., "Process"]
 
 # A machine that runs other tests beside takes ten times as long to start a process.
 _PATIENCE_S = 240
-_COMMAND = (
+COMMAND = (
     sys.executable,
     "-c",
     "import sys; from tardis_machine.cli import main; sys.exit(main())",
 )
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+"""Environment variables for a locale whose encoding is ASCII."""
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return this environment without settings of ours, but with the kernel that is tested.
+    """Return this environment without the server's settings, but with the kernel that is tested.
 
     Workers of xdist have a terminal's width, which the help would be fitted into.
     """
@@ -43,7 +45,7 @@ class Process:
 
     def __init__(self, arguments: tuple[str, ...], environ: dict[str, str]) -> None:
         self.popen = subprocess.Popen(
-            [*_COMMAND, *arguments],
+            [*COMMAND, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -102,7 +104,7 @@ def run() -> Run:
 
     def ran(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*_COMMAND, *arguments],
+            [*COMMAND, *arguments],
             capture_output=True,
             text=True,
             check=False,
