@@ -16,6 +16,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tardis_machine import __version__
 from tardis_machine.kernel import kernel
@@ -93,7 +94,7 @@ def test_cluster_with_a_long_temporary_directory_serves_metrics(
     place.mkdir()
     process = launch("--sample-data", "--cluster-mode", "--port", "0", TMPDIR=str(place))
     port = process.listening(os.cpu_count() or 1)
-    assert b"tardis_machine_process_restarts_total 0.0" in get(port, "/metrics")
+    assert "0" in scraped(port, "process_resident_memory_bytes")
     assert process.stop(signal.SIGTERM) == 0
 
 
@@ -120,30 +121,58 @@ def test_a_process_that_dies_is_started_anew(launch: Launch) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
-def counted(port: int, labels: str = ".*") -> float:
+def scraped(port: int, name: str) -> dict[str, float]:
+    """Return the sums of a metric's values by the label `process`."""
+    found: dict[str, float] = {}
     text = get(port, "/metrics").decode()
-    pattern = rf"^tardis_machine_responses_total{{{labels}}} (\S+)$"
-    found = re.findall(pattern, text, re.MULTILINE)
-    return sum(map(float, found))
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name:
+                process = sample.labels["process"]
+                found[process] = found.get(process, 0.0) + sample.value
+    return found
 
 
-def test_metrics_are_the_whole_cluster_s(launch: Launch) -> None:
+def test_metrics_of_a_cluster_are_those_of_each_process_with_its_number(launch: Launch) -> None:
     process = launch("--sample-data", "--cluster-mode", "--port", "0")
     workers = os.cpu_count() or 1
     port = process.listening(workers)
     for number in range(1, 9):
         replay(port)
-        assert counted(port) == number
+        assert sum(scraped(port, "tardis_machine_responses_total").values()) == number
+    numbers = {str(number) for number in range(workers)}
+    assert set(scraped(port, "process_resident_memory_bytes")) == numbers
+    assert scraped(port, "tardis_machine_process_restarts_total") == dict.fromkeys(numbers, 0.0)
+    headers = re.findall(r"^# (?:HELP|TYPE) \S+", get(port, "/metrics").decode(), re.MULTILINE)
+    assert len(headers) == len(set(headers))
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_process_that_is_started_again_keeps_its_number_and_counts_anew(launch: Launch) -> None:
+    process = launch("--sample-data", "--cluster-mode", "--port", "0")
+    workers = os.cpu_count() or 1
+    port = process.listening(workers)
+    before: dict[str, float] = {}
+    while before.get("0", 0.0) == 0.0:  # any process may take the next request
+        replay(port)
+        before = scraped(port, "tardis_machine_responses_total")
     children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children").read_text()
-    for killed, child in enumerate(children.split(), 1):
-        os.kill(int(child), signal.SIGKILL)
-        process.wait_for("listening", count=workers + killed)
-    assert counted(port) == 8
-    text = get(port, "/metrics").decode()
-    assert f"tardis_machine_process_restarts_total {float(workers)}" in text
-    assert 'tardis_machine_active_responses{route="/replay-normalized"} 0.0' not in text
-    replay(port)
-    assert counted(port) == 9
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    process.wait_for("server process died")
+    process.wait_for("listening", count=workers + 1)
+    after = scraped(port, "tardis_machine_responses_total")
+    assert after | {"0": 0.0} == before | {"0": 0.0}
+    assert after.get("0", 0.0) == 0.0
+    restarts = {str(number): float(number == 0) for number in range(workers)}
+    assert scraped(port, "tardis_machine_process_restarts_total") == restarts
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_metrics_of_a_single_process_have_no_label_of_a_process(launch: Launch) -> None:
+    process = launch("--sample-data", "--port", "0")
+    text = get(process.listening(), "/metrics").decode()
+    assert "\nprocess_resident_memory_bytes " in text
+    assert 'process="' not in text
     assert process.stop(signal.SIGTERM) == 0
 
 

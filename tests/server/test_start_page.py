@@ -1,17 +1,22 @@
 """The start page: its headers, and what a person sees in a real browser."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from playwright.async_api import ConsoleMessage, Page, async_playwright, expect
 
 from tests.support.ports import free_ports
 from tests.support.served import Served, Start
+from tests.support.servers.machine import Machine
 from tests.support.servers.process import ServerProcess
+from tests.support.waiting import until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
@@ -186,3 +191,31 @@ async def test_a_replay_by_the_clock_is_seen_as_it_goes_and_can_be_stopped(
     await expect(page.locator("#state")).to_contain_text("/replay-normalized")
     await page.click("#stop")
     await expect(page.locator("#said")).to_contain_text("stopped after")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Machine]:
+    """A cluster that publishes to a file."""
+    bus = ("--file-path", str(tmp_path / "events"))
+    machine = Machine(tmp_path, "--sample-data", "--cluster-mode", *bus)
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+@in_a_browser
+async def test_page_of_a_cluster_counts_what_its_processes_share_once(
+    cluster: Machine, page: Page
+) -> None:
+    count = len(cluster.replay("bitmex", ["trade"]))
+    url = f"http://127.0.0.1:{cluster.port}"
+    delivered = rf'delivered_total{{bus="file",process="\d+"}} {count}\.0\n'
+
+    def all_report() -> bool:
+        with urlopen(f"{url}/metrics") as response:
+            return len(re.findall(delivered, response.read().decode())) == os.cpu_count()
+
+    await until(all_report)
+    await page.goto(url)
+    accepted = page.locator("#buses td.number").first
+    await expect(accepted).to_have_text(f"{count:,}")

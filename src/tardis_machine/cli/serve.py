@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from tardis_machine import log as logs
@@ -23,11 +22,11 @@ from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.server import descriptors
 from tardis_machine.server.app import TardisMachine, open_history
-from tardis_machine.server.cluster import run_cluster
+from tardis_machine.server.cluster import Worker, run_cluster
+from tardis_machine.server.cluster_metrics import ClusterMetrics
 from tardis_machine.server.limits import LimitsConfig
 from tardis_machine.server.memory import keep_freed
 from tardis_machine.server.settings import ServerConfig
-from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import Sockets, listen
 from tardis_machine.signals import stop_signals
 
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         loaded[PublishConfig].claim_dead_letters(loaded[JournalConfig].claim())
     history = replace(history, clear_cache=False)
     return run_cluster(
-        lambda directory: _run(loaded, history, sockets, directory),
+        lambda worker: _run(loaded, history, sockets, worker),
         processes=os.cpu_count() or 1,
         max_restarts=config.cluster_restarts,
     )
@@ -118,18 +117,18 @@ def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
 
 
 def _run(
-    loaded: Loaded, history: HistoryConfig, sockets: Sockets, cluster: Path | None = None
+    loaded: Loaded, history: HistoryConfig, sockets: Sockets, worker: Worker | None = None
 ) -> int:
     if sys.platform == "win32":
-        return asyncio.run(_serve(loaded, history, sockets, cluster))
+        return asyncio.run(_serve(loaded, history, sockets, worker))
     import uvloop  # noqa: PLC0415 - not on Windows
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(loaded, history, sockets, cluster))
+        return runner.run(_serve(loaded, history, sockets, worker))
 
 
 async def _serve(
-    loaded: Loaded, history: HistoryConfig, sockets: Sockets, cluster: Path | None
+    loaded: Loaded, history: HistoryConfig, sockets: Sockets, worker: Worker | None
 ) -> int:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -137,8 +136,8 @@ async def _serve(
         loop.add_signal_handler(number, told.set)
     keep_freed()
     server = machine(loaded, history)
-    siblings = None if cluster is None else Siblings(cluster)
-    await server.start(sockets=sockets, siblings=siblings)
+    cluster_metrics = None if worker is None else ClusterMetrics(worker, server.metrics)
+    await server.start(sockets=sockets, cluster_metrics=cluster_metrics)
     # What is there by now stays: to look for cycles in it would hold every client up for 14 ms.
     gc.freeze()
     await told.wait()

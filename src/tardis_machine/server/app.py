@@ -19,13 +19,13 @@ from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.sample import SAMPLE
 from tardis_machine.server import descriptors
+from tardis_machine.server.cluster_metrics import ClusterMetrics
 from tardis_machine.server.http import SPARE_PATHS, HttpRoutes
 from tardis_machine.server.limits import Limits, LimitsConfig
 from tardis_machine.server.listener import Handler, Listener
 from tardis_machine.server.metrics import CacheCollector, Metrics
 from tardis_machine.server.services import Services
 from tardis_machine.server.settings import ServerConfig
-from tardis_machine.server.siblings import Siblings
 from tardis_machine.server.sockets import BACKLOG, Sockets, listen, port_of, spelled_address
 from tardis_machine.server.websocket import WebSocketRoutes
 
@@ -110,12 +110,12 @@ class TardisMachine:
         port: int | None = None,
         *,
         sockets: Sockets | None = None,
-        siblings: Siblings | None = None,
+        cluster_metrics: ClusterMetrics | None = None,
     ) -> None:
         """Listen on `port` and the one after it; 0 for any two that are free (see `port`).
 
         Without `host` these are ports of 127.0.0.1, and of ::1 where both are free there.
-        A process of a cluster is given `sockets` that listen already, and its `siblings`.
+        A process of a cluster is given `sockets` that listen already, and its `cluster_metrics`.
         """
         if self._starting or self._services is not None:
             raise RuntimeError("this TardisMachine has been started already")
@@ -126,7 +126,7 @@ class TardisMachine:
             # Undone if any part fails, and at any moment of a cancellation.
             async with AsyncExitStack() as undo:
                 undo.callback(taken.close)
-                self._services = await self._serve(taken, siblings, undo)
+                self._services = await self._serve(taken, cluster_metrics, undo)
                 self._undo = undo.pop_all()
         finally:
             self._starting = False
@@ -151,15 +151,15 @@ class TardisMachine:
         return self._report
 
     async def _serve(
-        self, sockets: Sockets, siblings: Siblings | None, undo: AsyncExitStack
+        self, sockets: Sockets, cluster_metrics: ClusterMetrics | None, undo: AsyncExitStack
     ) -> Services:
         """Start the parts of the server one after the other, each with its end in `undo`.
 
         They end in the reverse order.
         """
         loop = asyncio.get_running_loop()
-        if siblings is not None:
-            undo.callback(siblings.stop)
+        if cluster_metrics is not None:
+            undo.callback(cluster_metrics.stop)
         history = open_history(self._history_config)
         undo.callback(history.close)
         if self._outbox is not None:
@@ -173,13 +173,13 @@ class TardisMachine:
             live=self._live_config,
             metrics=self.metrics,
             outbox=self._outbox,
-            siblings=siblings,
+            cluster_metrics=cluster_metrics,
         )
         http = self._listener(HttpRoutes(services), undo, SPARE_PATHS)
         websocket = self._listener(WebSocketRoutes(services), undo)
         undo.push_async_callback(services.end, _END_WAIT_S)
-        if siblings is not None:
-            await siblings.start(self.metrics.render)
+        if cluster_metrics is not None:
+            await cluster_metrics.start()
         self.metrics.pinned.set_function(lambda: history.cache.pinned)
         for port, listener, listening in (
             ("http", http, sockets.http),

@@ -17,10 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from tardis_machine.config import ConfigError
-from tardis_machine.server.siblings import restarted
 from tardis_machine.signals import stop_signals
 
 log = logging.getLogger(__name__)
@@ -33,8 +32,18 @@ _MISCONFIGURED: Final = 78
 _PR_SET_PDEATHSIG: Final = 1
 _MAX_PATH: Final = 60
 
-Serve = Callable[[Path], int]
-"""Serves to the end, with the directory in which the cluster's processes find each other."""
+
+class Worker(NamedTuple):
+    """One process of a cluster. Started again, it keeps its number."""
+
+    directory: Path
+    """Where the workers find each other."""
+    number: int
+    restarts: int = 0
+
+
+Serve = Callable[[Worker], int]
+"""Serves as this worker until told to stop; returns the exit code."""
 
 
 def run_cluster(serve: Serve, *, processes: int, max_restarts: int) -> int:
@@ -55,7 +64,7 @@ class _Cluster:
         self._serve = serve
         self._directory = directory
         self._max_restarts = max_restarts
-        self._workers: dict[int, float] = {}
+        self._workers: dict[int, tuple[Worker, float]] = {}
         self._told = threading.Event()
         self._deaths: deque[float] = deque()
         self._telling = stop_signals()
@@ -63,12 +72,12 @@ class _Cluster:
     def run(self, processes: int) -> int:
         for number in self._telling:
             signal.signal(number, self._stop)
-        for _ in range(processes):
-            self._start()
+        for worker_number in range(processes):
+            self._start(Worker(self._directory, worker_number))
         worst, failed = 0, False
         while self._workers:
             pid, status = os.wait()
-            started = self._workers.pop(pid)
+            worker, started = self._workers.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             if self._told.is_set():
                 if -code not in self._telling:  # it had not begun to listen to them
@@ -78,11 +87,11 @@ class _Cluster:
                 failed = True
                 self._stop(signal.SIGTERM, None)
                 continue
-            log.error("server process died", extra={"pid": pid, "exit_code": code})
+            extra = {"worker": worker.number, "pid": pid, "exit_code": code}
+            log.error("server process died", extra=extra)
             if time.monotonic() - started < _QUICK_DEATH_S:
                 self._told.wait(_RESTART_DELAY_S)
-            restarted(self._directory)
-            self._start()
+            self._start(worker._replace(restarts=worker.restarts + 1))
         return 1 if failed else worst
 
     def _may_restart(self) -> bool:
@@ -104,7 +113,7 @@ class _Cluster:
             with contextlib.suppress(ProcessLookupError):  # dead, and waited for a moment ago
                 os.kill(pid, number)
 
-    def _start(self) -> None:
+    def _start(self, worker: Worker) -> None:
         parent = os.getpid()
         # A signal waits meanwhile: this process would not know the new one yet, and the new one
         # would take it as this process does.
@@ -114,14 +123,14 @@ class _Cluster:
                 return
             pid = os.fork()
             if pid == 0:
-                _serve_and_exit(self._serve, self._directory, parent, self._telling)
-            self._workers[pid] = time.monotonic()
+                _serve_and_exit(self._serve, worker, parent, self._telling)
+            self._workers[pid] = worker, time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._telling)
 
 
 def _serve_and_exit(
-    serve: Serve, directory: Path, parent: int, telling: Iterable[signal.Signals]
+    serve: Serve, worker: Worker, parent: int, telling: Iterable[signal.Signals]
 ) -> NoReturn:
     _end_with(parent)
     for number in telling:
@@ -129,7 +138,7 @@ def _serve_and_exit(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, telling)
     code = 1
     try:
-        code = serve(directory)
+        code = serve(worker)
     except ConfigError as error:
         log.error("server cannot be configured", extra={"error": str(error)})  # noqa: TRY400
         code = _MISCONFIGURED

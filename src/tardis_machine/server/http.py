@@ -196,10 +196,8 @@ class HttpRoutes:
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         del request
-        metrics, siblings = self._services.metrics, self._services.siblings
-        body = metrics.render()
-        if siblings is not None:
-            body = await siblings.metrics(body)
+        metrics, cluster = self._services.metrics, self._services.cluster_metrics
+        body = metrics.render() if cluster is None else await cluster.render()
         return web.Response(body=body, headers={"Content-Type": metrics.content_type})
 
 

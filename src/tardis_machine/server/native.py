@@ -146,7 +146,7 @@ class NativeReplays:
     async def __call__(self, request: web.BaseRequest, session: Session) -> Close:
         """Replay to one connection, with the others of its session."""
         name = request.query.get("session") or ""
-        if name and self._services.siblings is not None:
+        if name and self._services.cluster_metrics is not None:
             raise OptionsError(_IN_A_CLUSTER)
         client = _Client(session, _options(request), takes_all=_flag(request, "all"))
         replay = self._sessions.get(name) if name else None

@@ -20,12 +20,12 @@ from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.progress import Progress
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
+from tardis_machine.server.cluster_metrics import ClusterMetrics
 from tardis_machine.server.limits import Limits
 from tardis_machine.server.metrics import Metrics
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Replay, Turns, deliver
 from tardis_machine.server.settings import ServerConfig
-from tardis_machine.server.siblings import Siblings
 
 if TYPE_CHECKING:
     from tardis_machine.publish.outbox import Outbox
@@ -44,7 +44,7 @@ class Services:
     metrics: Metrics
     live: LiveConfig = field(default_factory=LiveConfig)
     outbox: "Outbox | None" = None
-    siblings: Siblings | None = None
+    cluster_metrics: ClusterMetrics | None = None
     turns: Turns = field(default_factory=Turns)
     progress: Progress = field(default_factory=lambda: Progress(write=partial(logs.tell, end="")))
     started: float = field(default_factory=time.monotonic)
