@@ -281,14 +281,83 @@ def read_as_a_server(reader: Reader, got: list[bytes]) -> None:
         got.append(next(reader))
 
 
-def test_a_file_that_disappears_is_fetched(replays: Replays) -> None:
+def test_a_file_that_disappears_is_fetched(
+    replays: Replays, caplog: pytest.LogCaptureFixture
+) -> None:
     paths = [write(replays.directory, minute) for minute in range(30)]
     reader = replays.read(0, 30)
     got = [next(reader)]
     for path in paths:
         path.unlink()
-    got += reader
+    with caplog.at_level(logging.INFO):
+        got += reader
     assert b"".join(got) == expected(0, 30)
+    events = [record for record in caplog.records if "fetching it again" in record.message]
+    assert {record.levelno for record in events} == {logging.INFO}
+    assert {record.message for record in events} == {
+        "slice evicted before it was read, fetching it again"
+    }
+    assert {record.__dict__["path"] for record in events} <= set(map(str, paths))
+
+
+@pytest.mark.parametrize("evictions", [1, 10])
+def test_evictions_of_a_slice_do_not_count_as_corrupt_files(
+    replays: Replays, evictions: int
+) -> None:
+    path = write(replays.directory, 0)
+    reader = replays.read(0, 1)
+    for _ in range(evictions):
+        while (pending := reader.pending()) is not None:
+            pending.exception()
+        path.unlink()
+        assert next(reader) == b""
+    replays.api.fail(Fault(truncate=9), Fault(truncate=9))
+    assert b"".join(reader) == expected(0, 1)
+
+
+def test_evicted_slice_that_another_process_fetched_again_is_not_removed(
+    replays: Replays,
+) -> None:
+    path = write(replays.directory, 0)
+    never, verify = threading.Event(), threading.Event()
+    replays.api.fail_at(START, Fault(wait_for=never))
+    with replays.read(0, 1) as reader:
+        reader._opening.result(timeout=60)
+        for _ in range(2):
+            replays.history._workers.submit(verify.wait)
+        verification = reader.pending()
+        assert verification is not None
+        path.unlink()
+        verify.set()
+        assert verification.exception() is None
+        write(replays.directory, 0)
+        wait_until(lambda: reader.pending() is not None and replays.api.held == 1)
+        assert path.exists()
+    never.set()
+
+
+def test_removed_sample_file_is_an_error_that_does_not_call_it_corrupt(tmp_path: Path) -> None:
+    shutil.copytree(sample.SAMPLE.directory, tmp_path / "data")
+    with sample.history() as history:
+        history.cache.directory = tmp_path / "data"
+        start = int(sample.START.timestamp()) * 1_000_000
+        reader = history.read("bitmex", [], start, start + 5 * MINUTE)
+        next(reader)
+        gone = next((tmp_path / "data").rglob("*/bitmex/**/02.json.zst"))
+        gone.unlink()
+        with pytest.raises(HistoryError, match=f"^slice {gone} was removed before it was read"):
+            b"".join(reader)
+
+
+def test_reader_that_is_dropped_unpins_its_slices(replays: Replays) -> None:
+    hold = threading.Event()
+    replays.api.fail_at(START + 5, Fault(wait_for=hold))
+    reader = replays.read(0, 20)
+    next(reader)
+    wait_until(lambda: replays.api.held == 1 and replays.history.cache.pinned > 10)
+    del reader
+    hold.set()
+    wait_until(lambda: replays.history.cache.pinned == 0)
 
 
 @pytest.mark.parametrize("opened", [0, 1, 2], ids=["listed", "verified", "read"])
@@ -472,7 +541,7 @@ def test_closing_in_the_middle_never_looks_like_the_end(replays: Replays, seed: 
             assert b"".join(got) == expected(0, 6)
         else:
             assert isinstance(reading.exception(), ReaderClosedError)
-    wait_until(lambda: not replays.history.cache._pins._held)
+    wait_until(lambda: replays.history.cache.pinned == 0)
 
 
 def test_a_process_ends_though_a_fetch_holds_a_lock(replays: Replays, tmp_path: Path) -> None:

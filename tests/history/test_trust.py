@@ -14,10 +14,12 @@ from tardis_machine.config import ConfigError
 from tardis_machine.history import CacheError, Filter, History, default_cache_dir
 from tardis_machine.history.cache import MINUTE, Cache, CachedSlice
 from tests.support.servers.tardis_api import TardisApi
+from tests.support.waiting import wait_until
 
 START = 1709251200 // 60
 """2024-03-01T00:00Z, in minutes."""
 PIN_FOLDER = f"123-{'0' * 32}"
+"""A folder of hard links, as earlier versions made them."""
 
 
 @pytest.fixture
@@ -140,29 +142,37 @@ def test_what_a_killed_process_left_is_no_others_file(tmp_path: Path) -> None:
     assert content(directory).keys() == {"old"}
 
 
-def test_pins_behind_a_link_are_left_alone(tmp_path: Path) -> None:
-    directory = elsewhere(tmp_path, f"{PIN_FOLDER}/0", "folder/file")
+def test_old_pins_are_removed_with_the_disk_space_they_hold(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    kept = stored(cache, 0)
+    folder = cache.directory / ".pins" / PIN_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "0").hardlink_to(kept)
+    evicted = folder / "1"
+    evicted.write_bytes(body())
+    stored(Cache(cache.directory), 1)
+    assert not (cache.directory / ".pins").exists()
+    assert kept.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("at", [".pins", f".pins/{PIN_FOLDER}", f".pins/{PIN_FOLDER}/0"])
+def test_old_pins_behind_a_link_are_left_alone(tmp_path: Path, at: str) -> None:
+    directory = elsewhere(tmp_path, f"{PIN_FOLDER}/0", "0")
     before = content(directory)
-    cache = Cache(tmp_path / "cache", max_bytes=5000)
-    cache.directory.mkdir()
-    (cache.directory / ".pins").symlink_to(directory)
-    for minute in range(10):
-        assert stored(cache, minute).exists()
+    link = tmp_path / "cache" / at
+    link.parent.mkdir(parents=True)
+    link.symlink_to(directory)
+    stored(Cache(tmp_path / "cache"), 0)
     assert content(directory) == before
-    assert len(list(cache.directory.rglob("*.zst"))) < 10
 
 
-def test_folders_among_pins_that_are_no_pins_are_left_alone(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache", max_bytes=5000)
-    pins = cache.directory / ".pins"
+def test_folders_among_old_pins_that_are_no_pins_are_left_alone(tmp_path: Path) -> None:
     for name in ("mine", PIN_FOLDER):
-        (pins / name).mkdir(parents=True)
-        (pins / name / "file").touch()
-    (pins / f"124-{'0' * 32}").symlink_to(elsewhere(tmp_path, "file"))
-    stored(cache, 0)
-    assert (pins / "mine" / "file").exists()
-    assert not (pins / PIN_FOLDER).exists()
-    assert (tmp_path / "elsewhere" / "file").exists()
+        (tmp_path / ".pins" / name).mkdir(parents=True)
+        (tmp_path / ".pins" / name / "file").touch()
+    stored(Cache(tmp_path), 0)
+    assert [each.name for each in (tmp_path / ".pins").iterdir()] == ["mine"]
+    assert (tmp_path / ".pins" / "mine" / "file").exists()
 
 
 def test_total_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -298,14 +308,26 @@ def test_slices_are_deleted_once_read_while_the_disk_is_nearly_full(
     assert len(list(tmp_path.rglob("*.zst"))) == 8
 
 
-def test_slice_that_another_process_reads_is_not_deleted(tmp_path: Path, disk: Disk) -> None:
-    ours, theirs = Cache(tmp_path), Cache(tmp_path)
+def test_slice_deleted_by_another_process_once_read_is_fetched_again(
+    tardis_api: TardisApi, tmp_path: Path, disk: Disk
+) -> None:
     disk.free = 1 << 20
-    path = slice_at(ours, 0)
-    ours.store(path, [body()])
-    theirs.pin(path)
-    ours.unpin(path)
-    assert path.exists()
+    with (
+        History(endpoint=tardis_api.endpoint, cache_dir=tmp_path) as ours,
+        History(endpoint=tardis_api.endpoint, cache_dir=tmp_path) as theirs,
+    ):
+        span = (START * MINUTE, (START + 3) * MINUTE)
+        storing = theirs.read("ftx", [Filter("trades")], *span)
+        whole = next(storing)
+        wait_until(lambda: theirs.cache.pinned == 3)
+        finding = ours.read("ftx", [Filter("trades")], *span)
+        while (pending := finding.pending()) is not None:
+            pending.exception()
+        assert ours.cache.pinned == 3
+        whole += b"".join(storing)
+        assert list(tmp_path.rglob("*.zst")) == []
+        assert b"".join(finding) == whole
+    assert len(tardis_api.calls) == 6
 
 
 @pytest.mark.parametrize("max_bytes", [None, 1_000_000])

@@ -1,22 +1,18 @@
 """A cache's bound, shared by the processes that use it: how much is there, and what goes first."""
 
-import itertools
 import logging
 import os
 import re
-import shutil
 import stat
 import threading
 import time
-import uuid
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tardis_machine.config import open_directory, unlink_below
+from tardis_machine.config import unlink_below
 
 with suppress(ModuleNotFoundError):  # on Windows, where `PlainCache` serves
     import fcntl
@@ -29,139 +25,55 @@ log = logging.getLogger(__name__)
 _LOW: Final = 0.9
 _RECOUNT_S: Final = 3600.0
 _USAGE: Final = ".usage"
-_PINS: Final = ".pins"
-_PIN_FOLDER: Final = re.compile(r"\d+-[0-9a-f]{32}")
 
 
 class Pins:
-    """Files about to be read: none of them is evicted, by this or any other process.
+    """Files that replays of this process are about to read: its own evictions leave them alone.
 
-    A pinned file has a second name in a folder of this process, so that any process that evicts
-    sees the link. The folder's lock ends with the process, and what a dead one left is removed.
+    Another process may evict them; the reader then fetches them again.
     """
 
-    def __init__(self, directory: Path, *, links: bool = True) -> None:
-        self._directory = directory / _PINS
-        self._links = links
-        # Reentrant: a reader that is collected lets go of its files, at any allocation.
+    def __init__(self) -> None:
+        # Reentrant: a reader that is garbage-collected unpins its files, at any allocation.
         self._lock = threading.RLock()
-        self._held: dict[Path, _Held] = {}
-        self._numbers = itertools.count()
-        self._own: _Folder | None = None
-        self._end: weakref.finalize[..., Pins] | None = None
+        self._pinned: dict[Path, _Pin] = {}
         self.bytes = 0
         """The sizes of the pinned files, summed up."""
 
     def __contains__(self, path: Path) -> bool:
-        return path in self._held
+        return path in self._pinned
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._pinned)
 
     def add(self, path: Path, *, found_at: Path | None = None) -> None:
         """Pin a file, once more if it is pinned already; it may have another name as yet."""
+        size = file_size(found_at or path)
         with self._lock:
-            held = self._held.get(path)
-            if held is None:
-                file = found_at or path
-                held = self._held[path] = _Held(file_size(file), self._link(file))
-                self.bytes += held.size
-            held.count += 1
+            pin = self._pinned.get(path)
+            if pin is None:
+                pin = self._pinned[path] = _Pin(size)
+                self.bytes += size
+            pin.count += 1
 
     def remove(self, path: Path) -> bool:
-        """Take one pin away; tell whether it was the last."""
+        """Remove one pin of a file; return whether it was the last."""
         with self._lock:
-            held = self._held[path]
-            held.count -= 1
-            if held.count:
+            pin = self._pinned[path]
+            pin.count -= 1
+            if pin.count:
                 return False
-            del self._held[path]
-            self.bytes -= held.size
-            if held.link is not None and self._own is not None:
-                with suppress(OSError):
-                    os.unlink(held.link, dir_fd=self._own.fd)
+            del self._pinned[path]
+            self.bytes -= pin.size
         return True
 
-    def close(self) -> None:
-        """Let other processes evict everything."""
-        with self._lock:
-            self._own = None
-            if self._end is not None:
-                self._end()
 
-    def sweep(self) -> None:
-        """Remove what dead processes have left."""
-        try:
-            pins = open_directory(self._directory)
-        except OSError:  # there is none, or it is not ours
-            return
-        try:
-            for name in [each.name for each in os.scandir(pins)]:
-                is_own = self._own is not None and name == self._own.name
-                if is_own or not _PIN_FOLDER.fullmatch(name):
-                    continue
-                if (lock := _try_lock(name, pins)) is not None:
-                    shutil.rmtree(name, ignore_errors=True, dir_fd=pins)
-                    os.close(lock)
-        finally:
-            os.close(pins)
+class _Pin:
+    __slots__ = ("count", "size")
 
-    def _link(self, path: Path) -> str | None:
-        if not self._links:
-            return None
-        # A file system without links, or a file that is gone: then it is pinned for us alone.
-        with suppress(OSError):
-            folder, link = self._folder(), str(next(self._numbers))
-            os.link(path, link, dst_dir_fd=folder.fd, follow_symlinks=False)
-            return link
-        return None
-
-    def _folder(self) -> "_Folder":
-        self._directory.mkdir(parents=True, exist_ok=True)
-        while self._own is None:
-            folder = _Folder.make(self._directory)
-            if folder is not None:  # else another process swept it before it was locked
-                self._own = folder
-                self._end = weakref.finalize(self, folder.remove)
-        return self._own
-
-
-class _Folder:
-    """The folder of a process's pins, locked as long as `fd` is open."""
-
-    def __init__(self, name: str, fd: int, pins: int) -> None:
-        self.name = name
-        self.fd = fd
-        self._pins = pins
-
-    @classmethod
-    def make(cls, directory: Path) -> "_Folder | None":
-        name = f"{os.getpid()}-{uuid.uuid4().hex}"
-        pins = open_directory(directory)
-        try:
-            os.mkdir(name, dir_fd=pins)
-            fd = _try_lock(name, pins)
-        except OSError:
-            os.close(pins)
-            raise
-        if fd is None:
-            os.close(pins)
-            return None
-        return cls(name, fd, pins)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.name, ignore_errors=True, dir_fd=self._pins)
-        os.close(self.fd)
-        os.close(self._pins)
-
-
-class _Held:
-    __slots__ = ("count", "link", "size")
-
-    def __init__(self, size: int, link: str | None) -> None:
+    def __init__(self, size: int) -> None:
         self.count = 0
         self.size = size
-        self.link = link
 
 
 class Bound:
@@ -235,15 +147,14 @@ class Bound:
 
     def _evict(self) -> int:
         """Look at every file, remove as many as it takes; returns the total that is left."""
-        self._pins.sweep()
         files = sorted(cached_files(self._directory, self._names))
-        total = sum(size for _, size, _, _ in files)
+        total = sum(size for _, size, _ in files)
         removed = 0
         in_the_way = []
         if total > self.max_bytes:
-            for _, size, links, name in files:
+            for _, size, name in files:
                 path = Path(name)
-                if links > 1 or path in self._pins:
+                if path in self._pins:
                     in_the_way.append(path)
                 elif remove(self._directory, path):
                     total -= size
@@ -312,13 +223,13 @@ class Tally:
         return total
 
     def _count(self) -> None:
-        total = sum(size for _, size, _, _ in cached_files(self._directory, self._names))
+        total = sum(size for _, size, _ in cached_files(self._directory, self._names))
         with self._lock:
             self._total, self._since = total, 0
 
 
-def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int, int, int, str]]:
-    """Yield time, size, number of links and path of each regular file so named; follow no link."""
+def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield time, size and path of each regular file whose name matches; follow no link."""
     for parent, _, found in os.walk(directory):
         for name in found:
             if names.fullmatch(name):
@@ -326,7 +237,7 @@ def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int,
                 with suppress(OSError):
                     status = os.lstat(path)
                     if stat.S_ISREG(status.st_mode):
-                        yield status.st_mtime_ns, status.st_size, status.st_nlink, path
+                        yield status.st_mtime_ns, status.st_size, path
 
 
 def remove(directory: Path, path: Path) -> bool:
@@ -338,21 +249,6 @@ def remove(directory: Path, path: Path) -> bool:
         log.warning("cached slice cannot be evicted", extra={"path": path, "error": str(error)})
         return False
     return True
-
-
-def _try_lock(name: str, pins: int) -> int | None:
-    """Lock a folder as long as the file that is returned stays open; None if another has it."""
-    try:
-        file = open_directory(name, dir_fd=pins)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.lstat(name, dir_fd=pins)  # it may have been removed before it was locked
-    except OSError:
-        os.close(file)
-        return None
-    return file
 
 
 def file_size(path: Path) -> int:

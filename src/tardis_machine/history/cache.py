@@ -29,6 +29,8 @@ LONGEST_SLICE: Final = 24 * 60
 """The most minutes of a slice, and how far before a minute a file that covers it may begin."""
 
 _UNFINISHED: Final = ".unfinished"
+_OLD_PINS: Final = ".pins"
+_OLD_PIN_FOLDER: Final = re.compile(r"\d+-[0-9a-f]{32}")
 _ABANDONED_S: Final = 24 * 3600
 _MAX_VERIFIED: Final = 10_000
 _LOW_BYTES: Final = 1 << 30
@@ -62,7 +64,7 @@ class Cache:
     ) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        self._pins = Pins(directory, links=not read_only)
+        self._pins = Pins()
         self._read_only = read_only
         self._tally = Tally(directory, _NAME)
         self._bound = None
@@ -141,6 +143,7 @@ class Cache:
             if not self._swept:
                 self._swept = True
                 _sweep(folder)
+                _remove_old_pins(self.directory / _OLD_PINS)
             yield folder
         finally:
             os.close(folder)
@@ -245,15 +248,15 @@ class Cache:
 
     @property
     def pinned(self) -> int:
-        """How many slices replays of this process keep from eviction."""
+        """How many slices replays of this process are about to read."""
         return len(self._pins)
 
     def pin(self, path: Path) -> None:
-        """Keep a file from eviction, by any process, until a reader is done with it."""
+        """Keep a file from eviction by this process until its reader calls `unpin`."""
         self._pins.add(path)
 
     def unpin(self, path: Path) -> None:
-        """Let go of a file; it goes at once if the disk was nearly full when it was stored."""
+        """Remove one pin; with the last, remove a file stored while the disk was nearly full."""
         if not self._pins.remove(path):
             return
         if path in self._passing:
@@ -267,8 +270,8 @@ class Cache:
             status = path.lstat()
         except OSError:
             return
-        if status.st_nlink > 1 or not remove(self.directory, path):
-            return  # another process is about to read it, or it cannot be removed
+        if not remove(self.directory, path):
+            return
         if self._bound is None:
             self._tally.add(-status.st_size)
         else:
@@ -283,10 +286,6 @@ class Cache:
     def has_room(self, expected_bytes: int) -> bool:
         """Return whether so much can come without exceeding the bound, all that may go gone."""
         return self.max_bytes is None or self._pins.bytes + expected_bytes <= self.max_bytes
-
-    def close(self) -> None:
-        """Let go of every file."""
-        self._pins.close()
 
 
 class Coverage:
@@ -366,3 +365,19 @@ def _sweep(folder: int) -> None:
         with suppress(OSError):
             if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
                 os.unlink(entry.name, dir_fd=folder)
+
+
+def _remove_old_pins(path: Path) -> None:
+    """Remove the hard links with which earlier versions kept slices from eviction.
+
+    They occupy the disk of slices that are evicted. Folders of other names stay.
+    """
+    with suppress(OSError):  # there is none, it is a link, or other files are in it
+        pins = open_directory(path)
+        try:
+            for name in [each.name for each in os.scandir(pins)]:
+                if _OLD_PIN_FOLDER.fullmatch(name):
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=pins)
+        finally:
+            os.close(pins)
+        path.rmdir()

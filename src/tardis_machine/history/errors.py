@@ -42,3 +42,11 @@ class CorruptSliceError(TardisMachineError):
         super().__init__(f"corrupt slice {path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class EvictedSliceError(TardisMachineError):
+    """A slice's file was removed from the cache, by any process, before it was read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"slice {path} was removed before it was read")
+        self.path = path

@@ -178,7 +178,6 @@ class History:
         self._fetches.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._client.close()
-        self.cache.close()
 
 
 def default_cache_dir() -> Path:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from tardis_machine.config import make_private
-from tardis_machine.history.bound import Pins
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.errors import CacheError
 from tardis_machine.history.pieces import verify
@@ -26,7 +25,6 @@ class PlainCache(Cache):
 
     def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
         super().__init__(directory)
-        self._pins = Pins(directory, links=False)
         if max_bytes is not None:
             log.warning("cache_max_bytes has no effect on this system: it needs Linux or macOS")
         try:

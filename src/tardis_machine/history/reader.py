@@ -19,6 +19,7 @@ from tardis_machine.history.due import Due, Lag
 from tardis_machine.history.errors import (
     CacheError,
     CorruptSliceError,
+    EvictedSliceError,
     HistoryError,
     ReaderClosedError,
 )
@@ -38,14 +39,19 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+SliceFault = CorruptSliceError | EvictedSliceError
+"""Why a slice in the cache cannot be read, and is fetched again."""
+
 Select = Callable[[bytes], bytes]
 """Keeps the lines of a piece that were asked for."""
 
 _VERIFY_AHEAD: Final = 3
-_MAX_REFETCHES: Final = 2
+_MAX_CORRUPT: Final = 2
 _MOST_DELIVERED_BYTES: Final = 4 << 20
 _HOUR: Final = 60
 _DAY: Final = 24 * _HOUR
+# ESTALE: a file on NFS that another machine removed while it was open.
+_REMOVED: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -69,10 +75,10 @@ class _Segment:
         self.cached = cached
         self.fetch = fetch
         self.fallback = fallback
-        self.verification: Future[CorruptSliceError | None] | None = None
+        self.verification: Future[SliceFault | None] | None = None
         self.served: Future[tuple[int, int]] | None = None
         """Which of the minutes the file tells all of, where it goes beyond the replay's range."""
-        self.refetches = 0
+        self.corrupt_files = 0
         self.delivered = _Delivered()
 
 
@@ -534,14 +540,14 @@ class Reader:
             return 1
         return fetched.suggested_minutes or self._slice_minutes
 
-    def _verify(self, cached: CachedSlice) -> Future[CorruptSliceError | None]:
+    def _verify(self, cached: CachedSlice) -> Future[SliceFault | None]:
         if self._cache.is_verified(cached.path):
-            verified: Future[CorruptSliceError | None] = Future()
+            verified: Future[SliceFault | None] = Future()
             verified.set_result(None)
             return verified
         return _start(self._workers, lambda: self._verify_file(cached))
 
-    def _verify_file(self, cached: CachedSlice) -> CorruptSliceError | None:
+    def _verify_file(self, cached: CachedSlice) -> SliceFault | None:
         try:
             verify(cached.path)
             self._cache.mark_verified(cached.path)
@@ -616,28 +622,34 @@ class Reader:
         segment.delivered.add(piece)
         return piece if self._select is None else self._select(piece)
 
-    def _refetch(self, segment: _Segment, error: CorruptSliceError) -> None:
-        """Replace a file that is bad or gone; what it gave already is not given again."""
+    def _refetch(self, segment: _Segment, fault: SliceFault) -> None:
+        """Fetch a segment again whose file is corrupt or was evicted; repeat no line of it.
+
+        Raises HistoryError at the third corrupt file. Evictions are not counted: another process
+        removed a sound file, and the fetch succeeds again.
+        """
         self._pieces = None
         cached = segment.cached
-        log.warning(
-            "slice corrupt, fetching it again",
-            extra={
-                "exchange": self._request.exchange,
-                "minute": _iso(segment.start),
-                "path": str(error.path),
-                "reason": error.reason,
-            },
-        )
-        segment.refetches += 1
-        if self._fetches is None or segment.refetches > _MAX_REFETCHES:
+        extra = {
+            "exchange": self._request.exchange,
+            "minute": _iso(segment.start),
+            "path": str(fault.path),
+        }
+        if isinstance(fault, CorruptSliceError):
+            segment.corrupt_files += 1
+            extra["reason"] = fault.reason
+            log.warning("slice corrupt, fetching it again", extra=extra)
+        else:
+            log.info("slice evicted before it was read, fetching it again", extra=extra)
+        if self._fetches is None or segment.corrupt_files > _MAX_CORRUPT:
             raise HistoryError(
-                f"{error} ({self._request.exchange}, {_iso(segment.start)})",
+                f"{fault} ({self._request.exchange}, {_iso(segment.start)})",
                 exchange=self._request.exchange,
             )
         if cached is not None:
             self._coverage.forget(cached)
-            self._cache.discard(cached.path)
+            if isinstance(fault, CorruptSliceError):
+                self._cache.discard(cached.path)
         self._finish(segment)
         if segment.delivered:
             # What lies before the last line given out is not needed again.
@@ -685,13 +697,16 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def _fault(path: Path, error: OSError) -> CorruptSliceError:
-    """Tell what is wrong with a file that cannot be read; CacheError if it is not the file.
+def _fault(path: Path, error: OSError) -> SliceFault:
+    """Return what is wrong with a file that cannot be read.
 
-    Of one that is good nothing must be thrown away because this process is short of something.
+    Raises CacheError where this process lacks open files or memory: the file may be sound, and
+    must not be removed.
     """
     if error.errno in _SHORTAGES:
         raise CacheError(path, error, use="read") from None
+    if error.errno in _REMOVED:
+        return EvictedSliceError(path)
     return CorruptSliceError(path, str(error.strerror))
 
 

@@ -58,7 +58,7 @@ class Metrics:
         )
         self.pinned = Gauge(
             "tardis_machine_pinned_slices",
-            "Slices that replays keep from eviction.",
+            "Slices that replays are about to read, kept from eviction by this process.",
             registry=self.registry,
         )
         self.malformed = Counter(
