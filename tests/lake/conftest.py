@@ -2,30 +2,18 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from tardis_machine.lake.records import RECORD, schema_of
 from tardis_machine.lake.session import session
 from tardis_machine.lake.sources.tardis import register
 from tardis_machine.lake.tables import Tables
+from tests.lake.spark_settings import SMALL, ZONE
 
 os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parents[2] / ".parts"))
-
-ZONE = "America/St_Johns"
-"""Where days begin three and a half hours late."""
-# Quicker to start; what is compiled and planned is as everywhere else.
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=200m"
-SMALL = {
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.defaultJavaOptions": _JVM,
-    "spark.executor.defaultJavaOptions": _JVM,
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,13 +53,3 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> Tables:
     return Tables(spark, str(tmp_path / "tables"))
-
-
-def records(
-    spark: SparkSession, values: Sequence[bytes | None], *, bus: str = "test", offset: int = 0
-) -> DataFrame:
-    rows: list[tuple[Any, ...]] = [
-        (bus, "events", 0, offset + index, None, None, None, value)
-        for index, value in enumerate(values)
-    ]
-    return spark.createDataFrame(rows, schema_of(RECORD))

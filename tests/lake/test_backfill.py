@@ -17,43 +17,14 @@ from tardis_machine.lake import backfill, manifest, streaming
 from tardis_machine.lake.batches import Commit, write_batch
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Table, Tables
-from tardis_machine.lake.units import BRONZE, LAYERS, Unit, case_of, plan
+from tardis_machine.lake.units import BRONZE, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
-from tests.lake.conftest import records
+from tests.lake.backfills import SAMPLED, TYPES, replay, run
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
-
-SAMPLED = {"sampleData": "true"}
-TYPES = ("trade", "trade_bar_10s")
-
-
-def replay(
-    *data_types: str,
-    minutes: tuple[int, int] = (0, 2),
-    exchange: str = "bitmex",
-    symbols: tuple[str, ...] | None = None,
-) -> ReplayNormalizedOptions:
-    return ReplayNormalizedOptions(
-        exchange=exchange,
-        from_=START_US + minutes[0] * MINUTE_US,
-        to=START_US + minutes[1] * MINUTE_US,
-        data_types=data_types or TYPES,
-        symbols=symbols,
-        with_disconnect_messages=True,
-    )
-
-
-def run(
-    tables: Tables, *replays: ReplayNormalizedOptions, source: dict[str, str] = SAMPLED, **more: Any
-) -> backfill.Report:
-    """Do what is left of these replays."""
-    done = manifest.finished(tables)
-    planned = plan(replays, done, layers=more.pop("layers", LAYERS), force=more.pop("force", False))
-    report = backfill.run(tables, planned, source, attempts=1, **more)
-    assert not report.failed, report.failed
-    return report
+from tests.lake.records import records
 
 
 def events_of(*replays: ReplayNormalizedOptions, history: History) -> list[Event]:

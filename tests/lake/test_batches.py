@@ -19,8 +19,8 @@ from tardis_machine.lake.groups import grouped, summed_up
 from tardis_machine.lake.rebuild import rebuild
 from tardis_machine.lake.spans import LAST_US, Span, condition
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Commit, Tables
-from tests.lake.conftest import records
 from tests.lake.events import START_US, book_change, trade
+from tests.lake.records import records
 
 ZEROS = "00000000-0000-0000-0000-000000000000"
 HOUR_MS = 3_600_000

@@ -32,8 +32,8 @@ from tardis_machine.publish.config import PublishConfig
 from tardis_machine.replays import replay_normalized_many
 from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
-from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.lake.records import records
 from tests.support.ports import free_ports
 from tests.support.servers.redis import RedisServer
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +11,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from py4j.java_gateway import GatewayClient
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
 from tardis_machine.bronze.decoder import decode
@@ -33,10 +32,10 @@ from tardis_machine.messages import (
     encode_lines,
 )
 from tardis_machine.publish.buses.kafka import KafkaConfig
-from tests.lake.conftest import SMALL, ZONE
-from tests.lake.test_streaming import produce
+from tests.lake.commands import launch
+from tests.lake.records import produce
+from tests.lake.rows import numbered
 from tests.publish.machines import Machine
-from tests.support.command import environment
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.waiting import wait_until
 
@@ -68,18 +67,6 @@ Tables.append_once, batches.write_silver = append_and_tell, stop_at_the_second
 sys.exit(main(["lake", *sys.argv[2:]]))
 """
 """The command, but for a pause in the middle of the second batch, when Bronze has it."""
-
-
-def launch(*command: str | Path) -> subprocess.Popen[str]:
-    settings = ",".join(f"{name}={value}" for name, value in SMALL.items())
-    return subprocess.Popen(
-        [*command, "--spark", settings],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(TM_PARTS_DIR=os.environ["TM_PARTS_DIR"], TZ=ZONE),
-        start_new_session=True,
-    )
 
 
 @pytest.mark.whole_path
@@ -154,16 +141,6 @@ COLUMNS = {
     "open_timestamp": "open_ts",
     "close_timestamp": "close_ts",
 }
-
-
-def numbered(rows: DataFrame) -> DataFrame:
-    """Give times as microseconds: a datetime would arrive in the zone of this machine."""
-    return rows.select(
-        *(
-            f.unix_micros(name).alias(name) if kind == "timestamp" else f.col(name)
-            for name, kind in rows.dtypes
-        )
-    )
 
 
 def assert_same(row: Row, message: Message) -> None:

@@ -14,8 +14,8 @@ from tardis_machine.lake import tables as layout
 from tardis_machine.lake.batches import write_batch
 from tardis_machine.lake.joining import JOIN_EVERY
 from tardis_machine.lake.tables import EVENTS, SILVER, Commit, Table, Tables
-from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.lake.records import records
 
 DAY_MS = 86_400_000
 

@@ -11,8 +11,8 @@ from tardis_machine.lake.batches import Written, write_batch
 from tardis_machine.lake.quarantine import event_place, held, set_aside, set_aside_records
 from tardis_machine.lake.release import release
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Commit, Tables
-from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.lake.records import records
 
 
 def newer(number: int) -> bytes:

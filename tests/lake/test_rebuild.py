@@ -21,11 +21,12 @@ from tardis_machine.lake.rebuild import Part, compare, rebuild
 from tardis_machine.lake.retention import drop_days
 from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Commit, Tables
 from tardis_machine.lake.units import LAYERS, plan
-from tests.lake.conftest import ZONE, records
+from tests.lake.backfills import replay, run
+from tests.lake.commands import launch
 from tests.lake.days import DAY_US, START_US
 from tests.lake.events import book_change, trade
-from tests.lake.test_backfill import replay, run
-from tests.lake.test_end_to_end import launch
+from tests.lake.records import records
+from tests.lake.spark_settings import ZONE
 from tests.support.waiting import wait_until
 
 Said = pytest.CaptureFixture[str]

@@ -31,9 +31,9 @@ from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.buses.sqs import SQSConfig
-from tests.lake.conftest import SMALL, ZONE
 from tests.lake.events import trade
-from tests.lake.test_streaming import produce
+from tests.lake.records import produce
+from tests.lake.spark_settings import SMALL, ZONE
 from tests.support.command import environment
 from tests.support.servers.aws import KEYS, REGION, Ministack
 from tests.support.servers.certificates import Certificates

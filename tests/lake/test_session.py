@@ -22,7 +22,7 @@ from tardis_machine.lake.session import (
     prepared,
     session,
 )
-from tests.lake.conftest import ZONE
+from tests.lake.spark_settings import ZONE
 from tests.support.waiting import wait_until
 
 

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import nats as nats_client
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
@@ -22,19 +21,12 @@ from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER, Tables
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tests.lake.events import trade
+from tests.lake.records import produce
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 
 LIMIT = 400
 """Events per batch, so that a test has several."""
-
-
-def produce(broker: KafkaBroker, topic: str, values: Sequence[bytes]) -> None:
-    producer = Producer({"bootstrap.servers": broker.address})
-    for value in values:
-        producer.produce(topic, value, key=b"bitmex", headers={"payload-case": b"trade"})
-    assert producer.flush(30) == 0
-    producer.close()
 
 
 @pytest.fixture

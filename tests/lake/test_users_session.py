@@ -26,9 +26,10 @@ from tardis_machine.lake.sources import tardis
 from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Commit, Table, Tables
 from tardis_machine.lake.units import plan
 from tardis_machine.lake.verify import units, verify
-from tests.lake.conftest import ZONE, records
+from tests.lake.backfills import SAMPLED, replay
 from tests.lake.events import START_US, trade
-from tests.lake.test_backfill import SAMPLED, replay
+from tests.lake.records import records
+from tests.lake.spark_settings import ZONE
 
 ZONE_OF_USER = "Asia/Kolkata"
 """Where a day begins before that of UTC; the machine's zone, `ZONE`, is behind it."""

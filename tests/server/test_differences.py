@@ -1,33 +1,16 @@
 """The deliberate differences from the Node server: each line of their table has its test."""
 
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cli import test_serve
-from tests.history import test_trust
-from tests.live import test_defects, test_overlap
-from tests.server import (
-    test_access,
-    test_app,
-    test_bodies,
-    test_http,
-    test_limits,
-    test_native,
-    test_paced,
-    test_publishing,
-    test_sockets,
-    test_start_page,
-    test_stream,
-    test_waiting,
-    test_websocket,
-)
 from tests.server.replays import OPTIONS
 from tests.support.served import Served, Start
 from tests.support.servers.tardis_api import TardisApi
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "coming-from.md"
+FOLDER: Final = Path(__file__).parents[1]
+PAGE: Final = FOLDER.parent / "docs" / "coming-from.md"
 SPAN: Final = {"from": "2024-03-01", "to": "2024-03-01T00:01"}
 STAMP: Final = "2024-03-01T00:00:01.0000000Z"
 
@@ -132,98 +115,120 @@ async def test_health_check_names_its_charset_and_no_heap(served: Served) -> Non
         assert set((await response.json())["memoryInfo"]) == {"rssMB", "peakRssMB"}
 
 
-TESTS: Final[dict[str, tuple[Callable[..., object], ...]]] = {
+TESTS: Final[dict[str, tuple[str, ...]]] = {
     "Addresses": (
-        test_sockets.test_without_a_host_both_loopback_addresses_listen,
-        test_app.test_other_host_than_loopback_without_token_is_refused,
-        test_serve.test_listening_beyond_loopback_without_a_token_is_refused,
+        "server/test_sockets.py::test_without_a_host_both_loopback_addresses_listen",
+        "server/test_app.py::test_other_host_than_loopback_without_token_is_refused",
+        "cli/test_serve.py::test_listening_beyond_loopback_without_a_token_is_refused",
     ),
     "`Origin` and `Sec-Fetch-Site`, on both ports": (
-        test_access.test_browsers_of_others_are_refused,
+        "server/test_access.py::test_browsers_of_others_are_refused",
     ),
-    "`Host`": (test_access.test_browsers_of_others_are_refused,),
+    "`Host`": ("server/test_access.py::test_browsers_of_others_are_refused",),
     "`--auth-token`": (
-        test_http.test_a_token_is_asked_for,
-        test_websocket.test_a_token_is_asked_for_at_the_handshake,
+        "server/test_http.py::test_a_token_is_asked_for",
+        "server/test_websocket.py::test_a_token_is_asked_for_at_the_handshake",
     ),
-    "`--port 0`": (test_sockets.test_port_0_listens_on_two_adjacent_ports_of_every_address,),
+    "`--port 0`": (
+        "server/test_sockets.py::test_port_0_listens_on_two_adjacent_ports_of_every_address",
+    ),
     "`-v`, `--version`": (
-        test_serve.test_v_prints_the_version_alone,
-        test_serve.test_version_names_the_kernel,
+        "cli/test_serve.py::test_v_prints_the_version_alone",
+        "cli/test_serve.py::test_version_names_the_kernel",
     ),
-    "Default cache directory": (test_trust.test_slices_are_kept_in_the_users_cache_by_default,),
+    "Default cache directory": (
+        "history/test_trust.py::test_slices_are_kept_in_the_users_cache_by_default",
+    ),
     "Cache directory that others may write to": (
-        test_serve.test_cache_that_everyone_may_write_to_is_refused_by_its_flag,
+        "cli/test_serve.py::test_cache_that_everyone_may_write_to_is_refused_by_its_flag",
     ),
-    "Data that is cached": (test_replay_of_cached_data_needs_no_api,),
+    "Data that is cached": ("server/test_differences.py::test_replay_of_cached_data_needs_no_api",),
     "Options that cannot be served": (
-        test_http.test_bad_options_answer_400,
-        test_websocket.test_bad_options_close_1011_with_a_reason_that_fits,
+        "server/test_http.py::test_bad_options_answer_400",
+        "server/test_websocket.py::test_bad_options_close_1011_with_a_reason_that_fits",
     ),
-    "Options with unknown keys": (test_http.test_unknown_options_are_refused_when_strict,),
-    "Lines that cannot be normalized": (test_http.test_bad_lines_are_left_out_or_end_the_replay,),
-    "Messages without symbol or time": (test_message_without_symbol_or_time_is_left_out,),
-    "One computed type asked for twice": (test_computed_type_asked_for_twice_is_sent_once,),
-    "Ids beyond 2^53": (test_id_beyond_2_to_the_53_keeps_its_digits,),
+    "Options with unknown keys": (
+        "server/test_http.py::test_unknown_options_are_refused_when_strict",
+    ),
+    "Lines that cannot be normalized": (
+        "server/test_http.py::test_bad_lines_are_left_out_or_end_the_replay",
+    ),
+    "Messages without symbol or time": (
+        "server/test_differences.py::test_message_without_symbol_or_time_is_left_out",
+    ),
+    "One computed type asked for twice": (
+        "server/test_differences.py::test_computed_type_asked_for_twice_is_sent_once",
+    ),
+    "Ids beyond 2^53": ("server/test_differences.py::test_id_beyond_2_to_the_53_keeps_its_digits",),
     "Error after the first message": (
-        test_http.test_an_error_after_the_first_byte_cuts_the_response,
+        "server/test_http.py::test_an_error_after_the_first_byte_cuts_the_response",
     ),
-    "Other paths": (test_other_path_has_a_json_body,),
+    "Other paths": ("server/test_differences.py::test_other_path_has_a_json_body",),
     "`/health-check`": (
-        test_health_check_names_its_charset_and_no_heap,
-        test_publishing.test_a_bus_that_cannot_be_reached_degrades_the_health_check,
+        "server/test_differences.py::test_health_check_names_its_charset_and_no_heap",
+        "server/test_publishing.py::test_a_bus_that_cannot_be_reached_degrades_the_health_check",
     ),
     "`/` and `/metrics`": (
-        test_start_page.test_the_page_is_whole_and_asks_nothing_of_other_hosts,
-        test_http.test_metrics,
+        "server/test_start_page.py::test_the_page_is_whole_and_asks_nothing_of_other_hosts",
+        "server/test_http.py::test_metrics",
     ),
     "`X-Request-Id`, `X-Session-Id`": (
-        test_publishing.test_an_answer_that_is_no_stream_has_its_ids_too,
+        "server/test_publishing.py::test_an_answer_that_is_no_stream_has_its_ids_too",
     ),
-    "Requests with a body": (test_bodies.test_request_with_body_is_refused_and_closed,),
-    "Replays at once": (test_limits.test_replays_at_once,),
-    "Connections at once": (test_limits.test_connection_beyond_limit_is_told_so,),
+    "Requests with a body": (
+        "server/test_bodies.py::test_request_with_body_is_refused_and_closed",
+    ),
+    "Replays at once": ("server/test_limits.py::test_replays_at_once",),
+    "Connections at once": ("server/test_limits.py::test_connection_beyond_limit_is_told_so",),
     "Size of a request": (
-        test_limits.test_streams_of_one_request,
-        test_limits.test_what_one_request_may_ask_for,
+        "server/test_limits.py::test_streams_of_one_request",
+        "server/test_limits.py::test_what_one_request_may_ask_for",
     ),
-    "Connection without a request": (test_limits.test_a_connection_without_a_request_is_not_kept,),
+    "Connection without a request": (
+        "server/test_limits.py::test_a_connection_without_a_request_is_not_kept",
+    ),
     "Replay that its client does not read": (
-        test_http.test_a_client_that_stalls_is_cut,
-        test_websocket.test_a_client_that_stalls_is_cut,
+        "server/test_http.py::test_a_client_that_stalls_is_cut",
+        "server/test_websocket.py::test_a_client_that_stalls_is_cut",
     ),
-    "`speed`": (test_paced.test_over_http, test_paced.test_over_websocket),
+    "`speed`": (
+        "server/test_paced.py::test_over_http",
+        "server/test_paced.py::test_over_websocket",
+    ),
     "`waitWhenDataNotYetAvailable` beyond a year, or negative": (
-        test_waiting.test_native_replay_refuses_a_wait_that_is_none,
-        test_waiting.test_answer_begins_while_nothing_is_due_and_ends_with_its_client,
+        "server/test_waiting.py::test_native_replay_refuses_a_wait_that_is_none",
+        "server/test_waiting.py::test_answer_begins_while_nothing_is_due_and_ends_with_its_client",
     ),
-    "`publish`": (test_publishing.test_both_flows_are_published,),
+    "`publish`": ("server/test_publishing.py::test_both_flows_are_published",),
     "`exact`": (
-        test_http.test_exact_answers_have_the_lines_between_from_and_to,
-        test_publishing.test_exact_responses_publish_what_they_send,
-        test_native.test_exact_replay_has_the_messages_between_from_and_to,
+        "server/test_http.py::test_exact_answers_have_the_lines_between_from_and_to",
+        "server/test_publishing.py::test_exact_responses_publish_what_they_send",
+        "server/test_native.py::test_exact_replay_has_the_messages_between_from_and_to",
     ),
-    "`/ws-replay?all=true`": (test_native.test_all_asks_for_everything,),
+    "`/ws-replay?all=true`": ("server/test_native.py::test_all_asks_for_everything",),
+    "`/ws-replay?session=` with `--cluster-mode`": (
+        "cli/test_serve.py::test_native_session_of_a_cluster_is_refused_with_the_reason",
+    ),
     "`/ws-replay`: messages that are no subscriptions": (
-        test_native.test_whatever_else_is_said_does_no_harm,
+        "server/test_native.py::test_whatever_else_is_said_does_no_harm",
     ),
     "Live: an exchange that has closed": (
-        test_stream.test_stream_of_closed_exchange_is_refused_with_reason,
+        "server/test_stream.py::test_stream_of_closed_exchange_is_refused_with_reason",
     ),
     "Live: several clients of one stream": (
-        test_stream.test_who_comes_later_gets_the_book_as_it_is,
+        "server/test_stream.py::test_who_comes_later_gets_the_book_as_it_is",
     ),
     "Live: a connection that is cut": (
-        test_defects.test_d12_a_cut_connection_resets_its_own_state_only,
+        "live/test_defects.py::test_d12_a_cut_connection_resets_its_own_state_only",
     ),
     "Live: a book that loses an update": (
-        test_defects.test_d18_a_lost_update_gets_the_book_its_snapshot_again,
+        "live/test_defects.py::test_d18_a_lost_update_gets_the_book_its_snapshot_again",
     ),
     "Live: exchanges that end connections after a day": (
-        test_overlap.test_a_connection_is_followed_before_it_ends_if_both_bring_the_same,
+        "live/test_overlap.py::test_a_connection_is_followed_before_it_ends_if_both_bring_the_same",
     ),
 }
-"""By the first cell of its line, what shows a difference with a server that runs."""
+"""The tests of each difference, by the first cell of its line in the table."""
 
 
 def test_each_difference_has_its_line_and_its_test() -> None:
@@ -232,3 +237,14 @@ def test_each_difference_has_its_line_and_its_test() -> None:
     assert rows[0] == ["| what", "Node server", "here |"]
     assert all(len(row) == 3 for row in rows)
     assert [row[0].removeprefix("| ") for row in rows[1:]] == list(TESTS)
+
+
+def test_each_test_of_a_difference_exists() -> None:
+    named = {test for tests in TESTS.values() for test in tests}
+    missing = [test for test in sorted(named) if not _exists(*test.split("::"))]
+    assert not missing
+
+
+def _exists(path: str, name: str) -> bool:
+    source = (FOLDER / path).read_text(encoding="utf-8")
+    return re.search(rf"^(async )?def {name}\(", source, re.MULTILINE) is not None

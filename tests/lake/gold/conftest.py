@@ -3,44 +3,11 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tardis_machine.history import History
 from tardis_machine.lake import backfill
-from tardis_machine.lake.gold import GOLD
-from tardis_machine.lake.gold.refresh import Wanted, refresh
+from tardis_machine.lake.gold.refresh import refresh
 from tardis_machine.lake.tables import Tables
 from tardis_machine.lake.units import plan
-from tardis_machine.messages import Message, decode_lines
-from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
-from tardis_machine.sample import SAMPLE
-from tests.lake.days import MINUTE_US, START_US
-
-EXCHANGES = ("bitmex", "deribit")
-TYPES = ("trade", "book_change", "derivative_ticker")
-MORE = {"bitmex": ("liquidation",), "deribit": ("option_summary",)}
-MADE = {
-    "bars": ("trade_bar_1m", "trade_bar_100ticks"),
-    "books": ("book_snapshot_10_1s",),
-    "top_of_book": ("book_snapshot_10_1s",),
-    "derivatives": ("1m",),
-    "liquidation_totals": ("1m",),
-    "option_surface": ("1m",),
-    "quality": ("",),
-}
-
-
-def sample_replay(exchange: str, *data_types: str, minutes: int = 3) -> ReplayNormalizedOptions:
-    return ReplayNormalizedOptions(
-        exchange=exchange,
-        from_=START_US,
-        to=START_US + minutes * MINUTE_US,
-        data_types=data_types,
-        with_disconnect_messages=True,
-    )
-
-
-def wanted() -> list[Wanted]:
-    return [Wanted(GOLD[name], variant) for name, variants in MADE.items() for variant in variants]
+from tests.lake.gold.sampled import EXCHANGES, MORE, TYPES, sample_replay, wanted
 
 
 @pytest.fixture(scope="session")
@@ -51,12 +18,3 @@ def sampled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ta
     assert not report.failed
     refresh(tables, wanted())
     return tables
-
-
-def served(exchange: str, data_type: str) -> list[Message]:
-    """Give what the server sends."""
-    with (
-        History(source=SAMPLE) as history,
-        replay_normalized_many([sample_replay(exchange, data_type)], history=history) as replay,
-    ):
-        return decode_lines(b"".join(batch.data for batch in replay.batches()))

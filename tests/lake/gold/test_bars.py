@@ -8,8 +8,8 @@ from pyspark.sql import functions as f
 from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.tables import SILVER, Tables
 from tardis_machine.messages import TradeBar
-from tests.lake.gold.conftest import EXCHANGES, MADE, served
-from tests.lake.test_end_to_end import numbered
+from tests.lake.gold.sampled import EXCHANGES, MADE, served
+from tests.lake.rows import numbered
 
 FIELDS = {
     "symbol": "symbol",

@@ -12,8 +12,8 @@ from tardis_machine.lake.gold.refresh import Wanted, refresh
 from tardis_machine.lake.tables import BREAKS, Tables
 from tardis_machine.lake.units import plan
 from tardis_machine.messages import BookSnapshot
-from tests.lake.gold.conftest import EXCHANGES, MADE, sample_replay, served
-from tests.lake.test_end_to_end import numbered
+from tests.lake.gold.sampled import EXCHANGES, MADE, sample_replay, served
+from tests.lake.rows import numbered
 
 [NAME] = MADE["books"]
 

@@ -17,8 +17,8 @@ from tardis_machine.lake.comments import comments
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.tables import SILVER, Commit, Tables
-from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.lake.records import records
 
 PAGE = Path(__file__).parents[3] / "docs" / "sql.md"
 QUESTIONS = re.findall(

@@ -6,8 +6,8 @@ from tardis_machine.lake.batches import write_batch
 from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.gold.refresh import Wanted, refresh
 from tardis_machine.lake.tables import SILVER, Commit, Tables
-from tests.lake.conftest import records
 from tests.lake.events import trade
+from tests.lake.records import records
 
 QUALITY = GOLD["quality"]
 MINUTE_MS = 60_000

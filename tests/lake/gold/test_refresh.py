@@ -2,22 +2,15 @@
 
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
-from tardis_machine.lake import events as bronze
-from tardis_machine.lake import silver
-from tardis_machine.lake.gold import GOLD
-from tardis_machine.lake.gold.refresh import Wanted, refresh
-from tardis_machine.lake.tables import SILVER, Commit, Tables
-from tests.lake.conftest import records
+from tardis_machine.lake.gold.refresh import refresh
+from tardis_machine.lake.tables import SILVER, Tables
 from tests.lake.days import DAY_US, MINUTE_US, START_US
 from tests.lake.events import trade
-
-BARS = GOLD["bars"]
-MINUTES = [Wanted(BARS, "trade_bar_1m")]
-DAY_MS = 86_400_000
+from tests.lake.gold.minute_bars import BARS, DAY_MS, MINUTES, rows, write
 
 
 def live(*values: bytes) -> list[bytes]:
@@ -29,17 +22,6 @@ def live(*values: bytes) -> list[bytes]:
         event.event_id = f"f{event.event_id[1:]}"
         found.append(event.SerializeToString())
     return found
-
-
-def rows(tables: Tables, *values: bytes) -> DataFrame:
-    """Give trades as Silver has them."""
-    events = bronze.events(bronze.inspected(records(tables.spark, values)))
-    return silver.rows(events, "trade").drop(silver.DEFECT)
-
-
-def write(tables: Tables, number: int, *values: bytes) -> None:
-    """Append trades to Silver."""
-    tables.append_once(rows(tables, *values), SILVER["trade"], Commit("a", number))
 
 
 def bars(tables: Tables) -> dict[tuple[str, int], Any]:

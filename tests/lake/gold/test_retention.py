@@ -11,9 +11,9 @@ from tardis_machine.lake.manifest import Count
 from tardis_machine.lake.retention import Dropped, drop_days
 from tardis_machine.lake.tables import SILVER, Tables
 from tardis_machine.lake.units import LAYERS, plan
+from tests.lake.backfills import replay
 from tests.lake.events import trade
-from tests.lake.gold.test_refresh import BARS, DAY_MS, MINUTES, write
-from tests.lake.test_backfill import replay
+from tests.lake.gold.minute_bars import BARS, DAY_MS, MINUTES, write
 
 
 def days(tables: Tables) -> dict[str, int]:

@@ -10,7 +10,7 @@ from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.intervals import seconds
 from tardis_machine.lake.tables import SILVER, Tables
 from tests.lake.days import MINUTE_US
-from tests.lake.test_end_to_end import numbered
+from tests.lake.rows import numbered
 
 Series = dict[tuple[str, str, int], list[Any]]
 
