@@ -1,55 +1,12 @@
-"""The registry of exchanges with mappers: adding one is adding its module here.
+"""The registry of exchanges with mappers: adding one is adding its module's name here.
 
 What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
 """
 
+from importlib import import_module
 from typing import Final
 
-from tardis_machine.exchanges import (
-    ascendex,
-    aster,
-    binance,
-    binance_dex,
-    binance_options,
-    bitfinex,
-    bitflyer,
-    bitget,
-    bitmex,
-    bitnomial,
-    bitstamp,
-    blockchain_com,
-    bullish,
-    bybit,
-    catalog,
-    coinbase,
-    coinbase_international,
-    coinflex,
-    crypto_com,
-    cryptofacilities,
-    delta,
-    deribit,
-    dydx,
-    ftx,
-    gate_io,
-    gate_io_spot,
-    gemini,
-    hitbtc,
-    huobi,
-    hyperliquid,
-    kraken,
-    kucoin,
-    lighter,
-    mexc,
-    okex,
-    okex_options,
-    okex_spreads,
-    phemex,
-    poloniex,
-    polymarket,
-    serum,
-    upbit,
-    woo_x,
-)
+from tardis_machine.exchanges import catalog
 from tardis_machine.exchanges.errors import (
     BookGapError,
     MapperError,
@@ -69,61 +26,71 @@ __all__ = [
     "names",
 ]
 
-_FAMILIES: Final[tuple[tuple[Exchange, ...], ...]] = (
-    ascendex.EXCHANGES,
-    aster.EXCHANGES,
-    binance.EXCHANGES,
-    binance_dex.EXCHANGES,
-    binance_options.EXCHANGES,
-    bitfinex.EXCHANGES,
-    bitflyer.EXCHANGES,
-    bitget.EXCHANGES,
-    bitmex.EXCHANGES,
-    bitnomial.EXCHANGES,
-    bitstamp.EXCHANGES,
-    blockchain_com.EXCHANGES,
-    bullish.EXCHANGES,
-    bybit.EXCHANGES,
-    coinbase.EXCHANGES,
-    coinbase_international.EXCHANGES,
-    coinflex.EXCHANGES,
-    crypto_com.EXCHANGES,
-    cryptofacilities.EXCHANGES,
-    delta.EXCHANGES,
-    deribit.EXCHANGES,
-    dydx.EXCHANGES,
-    ftx.EXCHANGES,
-    gate_io.EXCHANGES,
-    gate_io_spot.EXCHANGES,
-    gemini.EXCHANGES,
-    hitbtc.EXCHANGES,
-    huobi.EXCHANGES,
-    hyperliquid.EXCHANGES,
-    kraken.EXCHANGES,
-    kucoin.EXCHANGES,
-    lighter.EXCHANGES,
-    mexc.EXCHANGES,
-    okex.EXCHANGES,
-    okex_options.EXCHANGES,
-    okex_spreads.EXCHANGES,
-    phemex.EXCHANGES,
-    poloniex.EXCHANGES,
-    polymarket.EXCHANGES,
-    serum.EXCHANGES,
-    upbit.EXCHANGES,
-    woo_x.EXCHANGES,
+_FAMILIES: Final = (
+    "ascendex",
+    "aster",
+    "binance",
+    "binance_dex",
+    "binance_options",
+    "bitfinex",
+    "bitflyer",
+    "bitget",
+    "bitmex",
+    "bitnomial",
+    "bitstamp",
+    "blockchain_com",
+    "bullish",
+    "bybit",
+    "coinbase",
+    "coinbase_international",
+    "coinflex",
+    "crypto_com",
+    "cryptofacilities",
+    "delta",
+    "deribit",
+    "dydx",
+    "ftx",
+    "gate_io",
+    "gate_io_spot",
+    "gemini",
+    "hitbtc",
+    "huobi",
+    "hyperliquid",
+    "kraken",
+    "kucoin",
+    "lighter",
+    "mexc",
+    "okex",
+    "okex_options",
+    "okex_spreads",
+    "phemex",
+    "poloniex",
+    "polymarket",
+    "serum",
+    "upbit",
+    "woo_x",
 )
+"""The modules of this package that have `EXCHANGES`."""
 
-_EXCHANGES: Final[dict[str, Exchange]] = {each.name: each for its in _FAMILIES for each in its}
+
+def _registered() -> dict[str, Exchange]:
+    exchanges: dict[str, Exchange] = {}
+    for family in _FAMILIES:
+        module = import_module(f"{__name__}.{family}")
+        exchanges.update((exchange.name, exchange) for exchange in module.EXCHANGES)
+    return exchanges
+
+
+_EXCHANGES: Final = _registered()
 
 
 def names() -> tuple[str, ...]:
-    """Name the exchanges whose data can be normalized."""
+    """Return the names of the exchanges whose data can be normalized."""
     return tuple(_EXCHANGES)
 
 
 def get(name: str) -> Exchange:
-    """Give the exchange of that name; UnknownExchangeError if it has no mappers."""
+    """Return an exchange by its name; raise UnknownExchangeError if it has no mappers."""
     try:
         return _EXCHANGES[name]
     except KeyError:
