@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tardis_machine.lake.gold.intervals import COMMENTS, SERIES, last, summed_up
+from tardis_machine.lake.gold.series import COMMENTS, SERIES, last, summed_up
 from tardis_machine.lake.gold.table import GoldTable, Job, gold
 from tardis_machine.lake.tables import SILVER
 

@@ -4,7 +4,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from tardis_machine.lake import quarantine
-from tardis_machine.lake.gold.intervals import start
+from tardis_machine.lake.gold.series import start
 from tardis_machine.lake.gold.table import GoldTable, Job, gold
 from tardis_machine.lake.spans import literal
 from tardis_machine.lake.tables import EVENTS, QUARANTINE, SILVER

@@ -1,4 +1,4 @@
-"""Intervals of local time, which Gold's series have a row for."""
+"""Columns and sums of the Gold tables that have a row per interval of local time."""
 
 from typing import TYPE_CHECKING, Final
 
