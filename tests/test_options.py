@@ -13,10 +13,11 @@ from tardis_machine.options import (
     ReplayNormalizedOptions,
     ReplayOptions,
     StreamNormalizedOptions,
-    parse_replay,
-    parse_replay_normalized,
-    parse_stream_normalized,
     parse_time,
+    read_requests,
+    replay_normalized_options,
+    replay_options,
+    stream_normalized_options,
 )
 from tardis_machine.times import iso_us
 
@@ -28,6 +29,20 @@ GOOD: dict[str, Any] = {
     "to": "2024-03-01T00:02:30Z",
     "dataTypes": ["trade", "book_snapshot_5_0ms", "trade"],
 }
+
+
+def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
+    return replay_options(read_requests(text)[0], strict=strict)
+
+
+def parse_replay_normalized(
+    text: str | None, *, strict: bool = False
+) -> list[ReplayNormalizedOptions]:
+    return replay_normalized_options(read_requests(text), strict=strict)
+
+
+def parse_stream_normalized(text: str | None) -> list[StreamNormalizedOptions]:
+    return stream_normalized_options(read_requests(text), strict=False)
 
 
 def normalized(**changes: Any) -> list[ReplayNormalizedOptions]:
@@ -156,9 +171,8 @@ def test_what_is_refused(changes: dict[str, Any], parts: list[str]) -> None:
     ],
 )
 def test_text_that_is_no_options(text: str | None) -> None:
-    for parse in (parse_replay, parse_replay_normalized, parse_stream_normalized):
-        with pytest.raises(OptionsError, match="options"):
-            parse(text)
+    with pytest.raises(OptionsError, match="options"):
+        read_requests(text)
 
 
 @pytest.mark.parametrize(
@@ -237,11 +251,6 @@ def test_what_a_raw_replay_refuses(changes: dict[str, Any], part: str) -> None:
     with pytest.raises(OptionsError) as caught:
         parse_replay(json.dumps(given))
     assert part in str(caught.value)
-
-
-def test_a_raw_replay_is_one() -> None:
-    with pytest.raises(OptionsError, match="one object"):
-        parse_replay(json.dumps([{}, {}]))
 
 
 def test_an_exchange_without_mappers_is_told_from_its_neighbours(

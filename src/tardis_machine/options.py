@@ -1,9 +1,10 @@
-"""The options of a request: JSON text to typed structs, validated before anything starts."""
+"""The options of a request: checked before anything starts, and typed from then on."""
 
 import difflib
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -98,105 +99,154 @@ class StreamNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
     publish: bool = True
 
 
-def parse_replay(text: str | None, *, strict: bool = False) -> ReplayOptions:
-    """Read the options of `/replay`."""
-    given = _objects(text)
-    if len(given) != 1:
-        raise OptionsError("invalid options: a raw replay takes one object, not an array")
-    options = given[0]
+@dataclass(frozen=True)
+class Request:
+    """What a caller asks for, not yet checked: values by option.
+
+    Options have their names in JSON. `names` are those that the caller has written instead, such as
+    `data_types` or `--types`, which errors repeat. Without it the caller has written JSON.
+    """
+
+    values: Mapping[str, Any]
+    names: Mapping[str, str] | None = None
+
+    def get(self, option: str) -> Any:
+        """Return the value of an option; None if it is left out."""
+        return self.values.get(option)
+
+    def name(self, option: str) -> str:
+        """Return an option as errors begin with it: quoted for callers who have written JSON."""
+        return self.quoted(option) if self.names is None else self.names.get(option, option)
+
+    def quoted(self, option: str) -> str:
+        """Return an option as errors name it within a sentence."""
+        return f'"{(self.names or {}).get(option, option)}"'
+
+    def shown(self, value: object) -> str:
+        """Return a value as errors show it, shortened."""
+        text = _json(value) if self.names is None else repr(value)
+        return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+    def refused(self, option: str, expected: str, shown: str | None = None) -> OptionsError:
+        """Return the error of an option's value."""
+        if shown is None:
+            shown = self.shown(self.get(option))
+        return OptionsError(f"invalid {self.name(option)}: {shown}, expected {expected}")
+
+
+def read_requests(text: str | None) -> list[Request]:
+    """Read the requests of an address: a JSON object, or an array of them."""
+    if not text:
+        raise OptionsError(
+            'missing "options": expected a URL-encoded JSON object, or an array of them'
+        )
+    try:
+        decoded = msgspec.json.decode(text)
+    except RecursionError:
+        raise OptionsError(
+            'invalid "options": nested too deeply, expected a JSON object, or an array of them'
+        ) from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise OptionsError(f'invalid "options": not JSON ({error})') from None
+    objects = decoded if isinstance(decoded, list) else [decoded]
+    if not objects or not all(isinstance(entry, dict) for entry in objects):
+        raise OptionsError('invalid "options": expected a JSON object, or an array of them')
+    return [Request(entry) for entry in objects]
+
+
+def replay_options(request: Request, *, strict: bool = True) -> ReplayOptions:
+    """Check what is asked of a raw replay. Without `strict` unknown options are left out."""
     keys = ("exchange", "filters", "from", "to", "exact", "withDisconnects", "speed", _WAIT)
-    _known_keys(options, keys, strict=strict)
-    exchange = _text(options, "exchange")
+    _known_keys(request, keys, strict=strict)
+    exchange = _text(request, "exchange")
     channels = catalog.CHANNELS.get(exchange)
     if channels is None:
-        raise OptionsError(_one_of("exchange", exchange, catalog.CHANNELS))
-    from_, to, window = _range(options)
+        raise OptionsError(_one_of(request, "exchange", exchange, catalog.CHANNELS))
+    from_, to, window = _range(request)
     return ReplayOptions(
         exchange=exchange,
         from_=from_,
         to=to,
-        filters=_filters(options.get("filters"), channels),
-        with_disconnects=_flag(options, "withDisconnects", False),
-        speed=parse_speed(options.get("speed")),
-        lag_minutes=parse_lag(options.get(_WAIT)),
+        filters=_filters(request, channels),
+        with_disconnects=_flag(request, "withDisconnects", False),
+        speed=_speed(request),
+        lag_minutes=_lag(request),
         window=window,
     )
 
 
-def parse_replay_normalized(
-    text: str | None, *, strict: bool = False, exact_tables: bool = False
+def replay_normalized_options(
+    requests: Sequence[Request], *, strict: bool = True, exact_tables: bool = False
 ) -> list[ReplayNormalizedOptions]:
-    """Read the options of `/replay-normalized` and `/ws-replay-normalized`: one or several.
+    """Check what is asked of normalized replays that are merged.
 
-    With `exact_tables` those that do not say whether they are exact are for tables.
+    Without `strict` unknown options are left out. With `exact_tables` requests that do not say
+    whether they are exact are for tables.
     """
     keys = (
         *("exchange", "symbols", "from", "to", "exact", "dataTypes", "withDisconnectMessages"),
         *("speed", "publish", _WAIT),
     )
-    found = []
-    given = _objects(text)
-    for options in given:
-        _known_keys(options, keys, strict=strict)
-        exchange = _exchange(options)
-        from_, to, window = _range(options, exact_tables)
-        found.append(
+    options = []
+    for request in requests:
+        _known_keys(request, keys, strict=strict)
+        exchange = _exchange(request)
+        from_, to, window = _range(request, exact_tables)
+        options.append(
             ReplayNormalizedOptions(
                 exchange=exchange,
                 from_=from_,
                 to=to,
-                data_types=_data_types(options, exchange),
-                symbols=_symbols(options),
-                with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
-                speed=parse_speed(options.get("speed")),
-                lag_minutes=parse_lag(options.get(_WAIT)),
-                publish=_flag(options, "publish", True),
-                exact=_flag(options, "exact", False),
+                data_types=_data_types(request, exchange),
+                symbols=_symbols(request),
+                with_disconnect_messages=_flag(request, "withDisconnectMessages", False),
+                speed=_speed(request),
+                lag_minutes=_lag(request),
+                publish=_flag(request, "publish", True),
+                exact=_flag(request, "exact", False),
                 window=window,
             )
         )
-    common_speed(found)
-    _log_empty_symbols(options.get("symbols") for options in given)
-    return found
+    if requests:
+        common_speed(options, requests[0].name("speed"))
+    _log_empty_symbols(request.get("symbols") for request in requests)
+    return options
 
 
-def parse_stream_normalized(
-    text: str | None, *, strict: bool = False
+def stream_normalized_options(
+    requests: Sequence[Request], *, strict: bool = True
 ) -> list[StreamNormalizedOptions]:
-    """Read the options of `/ws-stream-normalized`: one or several."""
+    """Check what is asked of live streams. Without `strict` unknown options are left out."""
     keys = (
         *("exchange", "symbols", "dataTypes", "withDisconnectMessages", "withErrorMessages"),
         *("timeoutIntervalMS", "publish"),
     )
-    found = []
-    given = _objects(text)
-    for options in given:
-        _known_keys(options, keys, strict=strict)
-        exchange = _exchange(options)
-        timeout = options.get("timeoutIntervalMS")
+    options = []
+    for request in requests:
+        _known_keys(request, keys, strict=strict)
+        exchange = _exchange(request)
+        timeout = request.get("timeoutIntervalMS")
         if timeout is None:
             timeout = _LIVE_TIMEOUT_MS
         if isinstance(timeout, float) and timeout.is_integer():
             timeout = int(timeout)  # to JavaScript there is no difference
         whole = isinstance(timeout, int) and not isinstance(timeout, bool)
         if not whole or not 0 <= timeout <= _MAX_LIVE_TIMEOUT_MS:
-            raise OptionsError(
-                f'invalid "timeoutIntervalMS": {_shown(timeout)}, expected milliseconds, '
-                f"from 0 to {_MAX_LIVE_TIMEOUT_MS:,}"
-            )
-        found.append(
+            expected = f"milliseconds, from 0 to {_MAX_LIVE_TIMEOUT_MS:,}"
+            raise request.refused("timeoutIntervalMS", expected, request.shown(timeout))
+        options.append(
             StreamNormalizedOptions(
                 exchange=exchange,
-                data_types=_data_types(options, exchange),
-                symbols=_symbols(options),
-                with_disconnect_messages=_flag(options, "withDisconnectMessages", False),
-                with_error_messages=_flag(options, "withErrorMessages", False),
+                data_types=_data_types(request, exchange),
+                symbols=_symbols(request),
+                with_disconnect_messages=_flag(request, "withDisconnectMessages", False),
+                with_error_messages=_flag(request, "withErrorMessages", False),
                 timeout_interval_ms=timeout,
-                publish=_flag(options, "publish", True),
+                publish=_flag(request, "publish", True),
             )
         )
-    _log_empty_symbols(options.get("symbols") for options in given)
-    return found
+    _log_empty_symbols(request.get("symbols") for request in requests)
+    return options
 
 
 def parse_time(value: object, name: str) -> int:
@@ -204,95 +254,109 @@ def parse_time(value: object, name: str) -> int:
 
     It is ISO text, or what JavaScript takes as well, such as 2019/06/01, 2019-6-1 and 2019-06.
     """
+    return _time(Request({name: value}), name)
+
+
+def common_speed(
+    options: Sequence[ReplayOptions | ReplayNormalizedOptions], name: str = "speed"
+) -> float | None:
+    """Return the speed of replays that are merged: they have one clock.
+
+    Raises OptionsError, with the option's `name` as the caller writes it, if they have several.
+    """
+    speeds = dict.fromkeys(each.speed for each in options)
+    if len(speeds) > 1:
+        shown = " and ".join("none" if each is None else f"{each:g}" for each in speeds)
+        raise OptionsError(
+            f"invalid {name}: {shown}, expected the same for all that are replayed together"
+        )
+    return next(iter(speeds), None)
+
+
+def untrimmed(option: ReplayNormalizedOptions) -> ReplayNormalizedOptions:
+    """Return the options of messages, where those of tables may have a window that they have not.
+
+    Raises OptionsError, in the names of Python, if their range has no whole minute.
+    """
+    if option.exact or option.window is None:
+        return option
+    first, last = option.window
+    asked = Request({"from": local_of(first), "to": local_of(last)}, {"from": "from_"})
+    from_, to = _whole_minutes(first, last, asked)
+    return msgspec.structs.replace(option, from_=from_, to=to, window=None)
+
+
+def _time(request: Request, option: str) -> int:
+    value = request.get(option)
     moment = _moment(value) if isinstance(value, str) else None
     if moment is None:
-        raise OptionsError(
-            f'invalid "{name}": {_shown(value)}, expected an ISO 8601 date or time such as '
-            "2019-06-01 or 2019-06-01T12:00:00.000Z"
+        raise request.refused(
+            option, "an ISO 8601 date or time such as 2019-06-01 or 2019-06-01T12:00:00.000Z"
         )
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
     if elapsed.days < 0:
-        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected 1970 or later')
+        raise request.refused(option, "1970 or later")
     return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
 
 
-def parse_speed(value: object) -> float | None:
+def _speed(request: Request) -> float | None:
     """Read how fast time is to pass in a replay: 1 is as it happened, None as fast as possible."""
+    value = request.get("speed")
     if value is None:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if MIN_SPEED <= value <= MAX_SPEED:
-            return float(value)
-        shown = repr(value)  # JSON has no NaN
-    else:
-        shown = _shown(value)
-    raise OptionsError(
-        f'invalid "speed": {shown:.{_MAX_SHOWN}}, expected a number from {MIN_SPEED:g} to '
-        f"{MAX_SPEED:,}, such as 1 for as it happened"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and MIN_SPEED <= value <= MAX_SPEED:
+        return float(value)
+    shown = repr(value) if is_number else request.shown(value)
+    raise request.refused(
+        "speed",
+        f"a number from {MIN_SPEED:g} to {MAX_SPEED:,}, such as 1 for as it happened",
+        shown[:_MAX_SHOWN],
     )
 
 
-def parse_lag(value: object) -> float | None:
+def _lag(request: Request) -> float | None:
     """Read how far behind the clock minutes are fetched; None is at once, and so is 0."""
+    value = request.get(_WAIT)
     if value is None or value is False:
         return None
     if value is True:
         return _LAG_MINUTES
     if isinstance(value, int | float) and 0 <= value <= _MAX_LAG_MINUTES:
         return max(_MIN_LAG_MINUTES, float(value)) if value else None
-    shown = repr(value) if isinstance(value, float) else _shown(value)  # JSON has no NaN
-    raise OptionsError(
-        f'invalid "{_WAIT}": {shown:.{_MAX_SHOWN}}, expected true, false, or minutes behind the '
-        f"clock, from 0 to {_MAX_LAG_MINUTES:,}"
+    shown = repr(value) if isinstance(value, float) else request.shown(value)
+    raise request.refused(
+        _WAIT,
+        f"true, false, or minutes behind the clock, from 0 to {_MAX_LAG_MINUTES:,}",
+        shown[:_MAX_SHOWN],
     )
 
 
-def common_speed(options: Sequence[ReplayOptions | ReplayNormalizedOptions]) -> float | None:
-    """Tell the speed of replays that are merged: they have one clock."""
-    speeds = dict.fromkeys(each.speed for each in options)
-    if len(speeds) > 1:
-        shown = " and ".join("none" if each is None else f"{each:g}" for each in speeds)
-        raise OptionsError(
-            f'invalid "speed": {shown}, expected the same for all that are replayed together'
-        )
-    return next(iter(speeds), None)
-
-
-def whole_minutes(
-    from_: int, to: int, shown: tuple[object, object] | None = None
-) -> tuple[int, int]:
+def _whole_minutes(from_: int, to: int, request: Request) -> tuple[int, int]:
     """Cut a range to minutes; refuse one without a whole minute, unless it is of no length."""
     start, end = from_ - from_ % _MINUTE_US, to - to % _MINUTE_US
     if start >= end and from_ != to:
-        first, last = shown or (from_, to)
         raise OptionsError(
-            f'invalid "from" and "to": {first} to {last} holds no whole minute; '
-            'expected a "to" at least a minute after "from", or "exact"'
+            f"invalid {_range_shown(request)} holds no whole minute; expected a "
+            f"{request.quoted('to')} at least a minute after {request.quoted('from')}, "
+            f"or {request.quoted('exact')}"
         )
     return start, end
 
 
-def untrimmed(option: ReplayNormalizedOptions) -> ReplayNormalizedOptions:
-    """Return the options of messages, where those of tables may have a window that they have not.
-
-    Raises OptionsError if their range has no whole minute.
-    """
-    if option.exact or option.window is None:
-        return option
-    first, last = option.window
-    from_, to = whole_minutes(first, last, (local_of(first), local_of(last)))
-    return msgspec.structs.replace(option, from_=from_, to=to, window=None)
+def _range_shown(request: Request) -> str:
+    names = f"{request.name('from')} and {request.name('to')}"
+    return f"{names}: {request.get('from')} to {request.get('to')}"
 
 
-def _minutes_around(
-    from_: int, to: int, shown: tuple[object, object]
-) -> tuple[int, int, tuple[int, int]]:
+def _minutes_around(from_: int, to: int, request: Request) -> tuple[int, int, tuple[int, int]]:
     """Return the whole minutes that hold a range, and the range."""
     if from_ > to:
         raise OptionsError(
-            f'invalid "from" and "to": {shown[0]} to {shown[1]}, expected "to" after "from"'
+            f"invalid {_range_shown(request)}, "
+            f"expected {request.quoted('to')} after {request.quoted('from')}"
         )
     start = from_ - from_ % _MINUTE_US
     end = start if from_ == to else min(to + -to % _MINUTE_US, _LAST_MINUTE_US)
@@ -319,93 +383,77 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _objects(text: str | None) -> list[dict[str, Any]]:
-    if not text:
-        raise OptionsError(
-            'missing "options": expected a URL-encoded JSON object, or an array of them'
-        )
-    try:
-        decoded = msgspec.json.decode(text)
-    except RecursionError:
-        raise OptionsError(
-            'invalid "options": nested too deeply, expected a JSON object, or an array of them'
-        ) from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise OptionsError(f'invalid "options": not JSON ({error})') from None
-    given = decoded if isinstance(decoded, list) else [decoded]
-    if not given or not all(isinstance(entry, dict) for entry in given):
-        raise OptionsError('invalid "options": expected a JSON object, or an array of them')
-    return given
-
-
-def _known_keys(options: dict[str, Any], known: Sequence[str], *, strict: bool) -> None:
-    unknown = [key for key in options if key not in known]
+def _known_keys(request: Request, known: Sequence[str], *, strict: bool) -> None:
+    unknown = [key for key in request.values if key not in known]
     if not unknown:
         return
     if strict:
-        raise OptionsError(f"unknown option: {unknown[0]}, expected one of {', '.join(known)}")
+        names = request.names or {}
+        first, *expected = (names.get(key, key) for key in (unknown[0], *known))
+        raise OptionsError(f"unknown option: {first}, expected one of {', '.join(expected)}")
     log.warning("unknown options ignored", extra={"keys": ",".join(unknown)[:200]})
 
 
-def _text(options: dict[str, Any], name: str) -> str:
-    value = options.get(name)
+def _text(request: Request, option: str) -> str:
+    value = request.get(option)
     if not isinstance(value, str) or not value:
-        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected text')
+        raise request.refused(option, "text")
     return value
 
 
-def _exchange(options: dict[str, Any]) -> str:
-    exchange = _text(options, "exchange")
+def _exchange(request: Request) -> str:
+    exchange = _text(request, "exchange")
     names = exchanges.names()
     if exchange in names:
         return exchange
     if exchange in catalog.CHANNELS:
         raise OptionsError(
-            f'invalid "exchange": {_shown(exchange)} is not normalized yet; its raw messages are '
-            f"at /replay. Expected one of {', '.join(names)}"
+            f"invalid {request.name('exchange')}: {request.shown(exchange)} is not normalized yet; "
+            f"its raw messages are at /replay. Expected one of {', '.join(names)}"
         )
-    raise OptionsError(_one_of("exchange", exchange, names))
+    raise OptionsError(_one_of(request, "exchange", exchange, names))
 
 
-def _range(options: dict[str, Any], exact: bool = False) -> tuple[int, int, tuple[int, int] | None]:
+def _range(request: Request, exact: bool = False) -> tuple[int, int, tuple[int, int] | None]:
     """Read the whole minutes to fetch, and what they are trimmed to."""
-    shown = options.get("from"), options.get("to")
-    from_, to = parse_time(shown[0], "from"), parse_time(shown[1], "to")
-    if _flag(options, "exact", exact):
-        return _minutes_around(from_, to, shown)
-    return *whole_minutes(from_, to, shown), None
+    from_, to = _time(request, "from"), _time(request, "to")
+    if _flag(request, "exact", exact):
+        return _minutes_around(from_, to, request)
+    return *_whole_minutes(from_, to, request), None
 
 
-def _data_types(options: dict[str, Any], exchange: str) -> tuple[str, ...]:
-    given = options.get("dataTypes")
+def _data_types(request: Request, exchange: str) -> tuple[str, ...]:
+    names = request.get("dataTypes")
     supported = exchanges.get(exchange).data_types()
     available = (
         f"available for {exchange}: {', '.join(supported)}; "
         f"computed: {', '.join(datatypes.COMPUTED_FORMS)}"
     )
-    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+    if not isinstance(names, list | tuple) or not all(isinstance(entry, str) for entry in names):
+        raise request.refused("dataTypes", f"an array of texts; {available}")
+    if not names:
         raise OptionsError(
-            f'invalid "dataTypes": {_shown(given)}, expected an array of texts; {available}'
+            f"invalid {request.name('dataTypes')}: expected at least one; {available}"
         )
-    if not given:
-        raise OptionsError(f'invalid "dataTypes": expected at least one; {available}')
-    for name in given:
+    for name in names:
         try:
             needed = datatypes.parse(name).source
         except datatypes.DataTypeError as error:
             raise OptionsError(f"{error}; {available}") from None
         if needed not in supported:
             raise OptionsError(f"invalid data type: {name}; {available}")
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(names))
 
 
-def _symbols(options: dict[str, Any]) -> tuple[str, ...] | None:
-    given = options.get("symbols")
-    if given is None:
+def _symbols(request: Request) -> tuple[str, ...] | None:
+    symbols = request.get("symbols")
+    if symbols is None:
         return None
-    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
-        raise OptionsError(f'invalid "symbols": {_shown(given)}, expected an array of texts')
-    return tuple(dict.fromkeys(given)) or None
+    if not isinstance(symbols, list | tuple) or not all(
+        isinstance(entry, str) for entry in symbols
+    ):
+        raise request.refused("symbols", "an array of texts")
+    return tuple(dict.fromkeys(symbols)) or None
 
 
 def _log_empty_symbols(lists: Iterable[Sequence[str] | None]) -> None:
@@ -414,43 +462,44 @@ def _log_empty_symbols(lists: Iterable[Sequence[str] | None]) -> None:
         log.info('empty "symbols": all symbols are meant')
 
 
-def _filters(given: object, channels: Iterable[str]) -> tuple[Filter, ...]:
-    if given is None:
+def _filters(request: Request, channels: Iterable[str]) -> tuple[Filter, ...]:
+    filters = request.get("filters")
+    if filters is None:
         return ()
-    if not isinstance(given, list):
-        raise OptionsError(
-            f'invalid "filters": {_shown(given)}, expected an array of {{"channel","symbols"?}}'
-        )
+    if not isinstance(filters, list):
+        raise request.refused("filters", 'an array of {"channel","symbols"?}')
     try:
-        found = msgspec.convert(given, tuple[Filter, ...])
+        found = msgspec.convert(filters, tuple[Filter, ...])
     except msgspec.ValidationError as error:
-        raise OptionsError(f'invalid "filters": {error}') from None
+        raise OptionsError(f"invalid {request.name('filters')}: {error}") from None
     for entry in found:
         if entry.channel not in channels:
-            raise OptionsError(_one_of("filters channel", entry.channel, channels))
+            raise OptionsError(_one_of(request, "filters channel", entry.channel, channels))
     _log_empty_symbols(entry.symbols for entry in found)
     return tuple(Filter(entry.channel, entry.symbols or None) for entry in found)
 
 
-def _flag(options: dict[str, Any], name: str, default: bool) -> bool:
-    value = options.get(name)
+def _flag(request: Request, option: str, default: bool) -> bool:
+    value = request.get(option)
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise OptionsError(f'invalid "{name}": {_shown(value)}, expected true or false')
+        raise request.refused(option, "true or false")
     return value
 
 
-def _one_of(name: str, value: str, allowed: Iterable[str]) -> str:
+def _one_of(request: Request, option: str, value: str, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     near = difflib.get_close_matches(value, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f'invalid "{name}": {_shown(value)}. {hint}Expected one of {", ".join(names)}'
+    return (
+        f"invalid {request.name(option)}: {request.shown(value)}. {hint}"
+        f"Expected one of {', '.join(names)}"
+    )
 
 
-def _shown(value: object) -> str:
+def _json(value: object) -> str:
     try:
-        text = msgspec.json.encode(value, enc_hook=str).decode()
+        return msgspec.json.encode(value).decode()
     except OverflowError:  # a number with more digits than it writes
-        text = str(value)
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+        return str(value)

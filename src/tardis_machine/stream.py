@@ -22,9 +22,9 @@ from tardis_machine.messages import (
     Trade,
     decode_lines,
 )
-from tardis_machine.options import StreamNormalizedOptions, parse_stream_normalized
+from tardis_machine.options import StreamNormalizedOptions, stream_normalized_options
 from tardis_machine.replays import Batch
-from tardis_machine.replays.arguments import StreamRequest, Types, requests, told_in_python
+from tardis_machine.replays.arguments import StreamRequest, Types, requests
 from tardis_machine.replays.base import M_co
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
@@ -185,7 +185,6 @@ def stream_normalized(
 def stream_normalized(
     exchange: Sequence[StreamRequest], /, *, hub: Hub | None = None
 ) -> NormalizedStream[Message]: ...
-@told_in_python()
 def stream_normalized(
     exchange: str | Sequence[StreamRequest] | None = None,
     *,
@@ -204,7 +203,7 @@ def stream_normalized(
     A list of dictionaries of these arguments is several streams, in the order of arrival. Close it
     when done, best by `async with`.
     """
-    texts = requests(
+    asked = requests(
         exchange,
         data_types=data_types,
         symbols=symbols,
@@ -212,5 +211,4 @@ def stream_normalized(
         with_error_messages=with_error_messages,
         timeout_interval_ms=timeout_interval_ms,
     )
-    options = parse_stream_normalized(f"[{','.join(texts)}]", strict=True)
-    return NormalizedStream(options, hub=hub)
+    return NormalizedStream(stream_normalized_options(asked), hub=hub)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +23,7 @@ from tardis_machine.lake.sinks import sending
 from tardis_machine.lake.sinks.backfill import Target, keyed_by_symbol, layer
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Commit, Tables
 from tardis_machine.lake.units import Unit
-from tardis_machine.options import parse_replay_normalized
+from tardis_machine.options import Request, replay_normalized_options
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
@@ -59,7 +58,7 @@ def expected(exchange: str) -> list[str]:
             "withDisconnectMessages": True,
         }
     ]
-    options = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    options = replay_normalized_options(list(map(Request, asked)))
     encoder, position, found = Encoder(Context()), 0, []
     with (
         History(endpoint="http://unused", api_key="", cache_dir=None, source=SAMPLE) as history,

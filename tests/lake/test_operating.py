@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -22,7 +21,7 @@ from tardis_machine.lake.planning import estimate
 from tardis_machine.lake.running import Failed, reason_of, run_lanes
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Tables
 from tardis_machine.lake.units import Unit, plan
-from tardis_machine.options import parse_replay_normalized
+from tardis_machine.options import Request, replay_normalized_options
 from tests.lake.events import trade
 from tests.support.servers.redis import RedisServer
 
@@ -178,7 +177,7 @@ def test_a_plan_counts_by_a_few_minutes() -> None:
             "dataTypes": ["trade", "book_change"],
         }
     ]
-    replays = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    replays = replay_normalized_options(list(map(Request, asked)))
     [found] = estimate(plan(replays), {"sampleData": "true"})
     assert (found.exchange, found.units, found.minutes, found.probed) == ("bitmex", 1, 4, 3)
     assert found.bytes is None

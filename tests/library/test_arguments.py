@@ -1,11 +1,13 @@
 """Arguments: in Python's names or the official clients', several at once, refused by name."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from enum import Enum
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import tardis_client
 import tardis_dev
@@ -20,6 +22,10 @@ from tardis_machine.sample import history
 from tests.library.asked import SPAN
 
 END = "2024-03-01T00:01"
+
+
+class Symbol(Enum):
+    BITCOIN = "XBTUSD"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,34 @@ def test_one_symbol_or_type_is_no_list_of_letters() -> None:
     assert list(one) == list(listed)
 
 
+@pytest.mark.parametrize(
+    "symbols", [[Symbol.BITCOIN], np.array(["XBTUSD"]), pd.Series(["XBTUSD"]), pa.array(["XBTUSD"])]
+)
+def test_symbols_of_enumerations_and_libraries_are_text(symbols: Any) -> None:
+    one = replay_normalized("bitmex", data_types="trade", symbols=symbols, **SPAN)
+    assert list(one) == list(
+        replay_normalized("bitmex", data_types="trade", symbols="XBTUSD", **SPAN)
+    )
+    raw = replay("bitmex", filters=[{"channel": "trade", "symbols": symbols}], **SPAN)
+    assert list(raw) == list(replay("bitmex", filters=[Channel("trade", ["XBTUSD"])], **SPAN))
+
+
+def test_option_is_refused_by_the_name_that_the_caller_wrote() -> None:
+    one: Any = {"exchange": "bitmex", "from": "2024-03-01", "to": END, "dataTypes": ["trade"]}
+    with pytest.raises(OptionsError, match=r"^invalid dataTypes: \[7\], expected"):
+        replay_normalized([one | {"dataTypes": 7}], sample=True)
+    with pytest.raises(
+        OptionsError, match=r'^invalid from and to: .*, expected "to" after "from"$'
+    ):
+        replay_normalized([one | {"to": "2024-02-01"}], sample=True)
+    with pytest.raises(
+        OptionsError, match=r'expected a "to_date" at least .* after "from_", or "ex'
+    ):
+        replay("bitmex", from_="2024-03-01", to_date="2024-03-01T00:00:30", sample=True)
+    with pytest.raises(OptionsError, match=r"^unknown option: with_error_messages, expected"):
+        replay_normalized([one | {"with_error_messages": True}], sample=True)
+
+
 def test_several_are_merged_by_local_time() -> None:
     asked: list[Any] = [
         {"exchange": "bitmex", "from_": "2024-03-01", "to": END, "data_types": ["trade"]},
@@ -113,18 +147,21 @@ def test_several_raw_ones_are_merged_by_local_time() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"from_": None}, "invalid from_: null, expected an ISO 8601 date"),
+        ({"from_": None}, "^invalid from_: None, expected an ISO 8601 date"),
+        ({"from_": None, "from_date": "x"}, "^invalid from_date: 'x', expected an ISO 8601 date"),
         ({"from_date": "2024-03-01"}, "^from_ is given twice, the second time as from_date"),
         ({"exchange": "bitmax"}, "did you mean bitmex"),
-        ({"data_types": None}, "invalid data_types: null, expected an array of texts"),
-        ({"symbols": 7}, "symbols"),
-        ({"symbols": ["\ud800"]}, "invalid text"),
+        ({"data_types": None}, "^invalid data_types: None, expected an array of texts"),
+        ({"symbols": 7}, r"^invalid symbols: \[7\], expected an array of texts"),
+        ({"symbols": [b"XBTUSD"]}, r"^invalid symbols: \[b'XBTUSD'\], expected an array of texts"),
+        ({"symbols": [Channel("trade")]}, r"^invalid symbols: \[Channel\(name='trade'"),
+        ({"symbols": ["\ud800"]}, "^invalid symbols: invalid text"),
         ({"exchange": ["bitmex"]}, "exchange.*'bitmex', expected text, or a list of dictionaries"),
         ({"exchange": 7}, "exchange.*7, expected text, or a list of dictionaries"),
-        ({"from_": pd.NaT}, 'invalid from_: "NaT", expected an ISO 8601 date'),
+        ({"from_": pd.NaT}, "^invalid from_: 'NaT', expected an ISO 8601 date"),
         (
             {"from_": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))},
-            "invalid from_: .*, expected 1970 or later",
+            "^invalid from_: .*, expected 1970 or later",
         ),
         ({"symbol": "XBTUSD"}, "^unknown argument: symbol$"),
         ({"history": "sample"}, "history: str, expected a History"),
@@ -183,7 +220,8 @@ def test_options_beside_or_inside_a_list() -> None:
         replay_normalized([one], data_types=["trade"], sample=True)  # type: ignore[call-overload]
     with pytest.raises(OptionsError, match="an empty list of options"):
         replay_normalized([], sample=True)
-    with pytest.raises(OptionsError, match="unknown option: datatypes"):
+    known = "exchange, symbols, from_, to, exact, data_types, with_disconnect_messages"
+    with pytest.raises(OptionsError, match=f"^unknown option: datatypes, expected one of {known}"):
         replay_normalized([{**one, "datatypes": []}], sample=True)
     raw = {"exchange": "bitmex", "from_": "2024-03-01", "to": END, "with_disconnects": True}
     with pytest.raises(OptionsError, match="with_disconnects"):

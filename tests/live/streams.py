@@ -10,7 +10,7 @@ import msgspec
 from tardis_machine.live.addresses import variable
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.options import parse_stream_normalized
+from tardis_machine.options import Request, stream_normalized_options
 from tardis_machine.stream import NormalizedStream
 from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange
 
@@ -74,7 +74,7 @@ def environ_of(exchange: ScriptedExchange, *names: str) -> dict[str, str]:
 
 
 def options_of(*asked: dict[str, Any]) -> Any:
-    return parse_stream_normalized(msgspec.json.encode(list(asked)).decode())
+    return stream_normalized_options(list(map(Request, asked)), strict=False)
 
 
 @asynccontextmanager

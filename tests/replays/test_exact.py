@@ -12,7 +12,13 @@ from tardis_machine import sample as sample_data
 from tardis_machine.emit.datatypes import parse_all, sources
 from tardis_machine.history import Filter, History
 from tardis_machine.messages import Trade
-from tardis_machine.options import OptionsError, ReplayOptions, parse_replay_normalized, parse_time
+from tardis_machine.options import (
+    OptionsError,
+    ReplayOptions,
+    Request,
+    parse_time,
+    replay_normalized_options,
+)
 from tardis_machine.replays import (
     NativeReplay,
     NormalizedReplay,
@@ -132,7 +138,7 @@ def _asked(range_: Range, **more: Any) -> dict[str, Any]:
 def _normalized(
     history: History, *asked: dict[str, Any], clock: ManualClock | None = None
 ) -> NormalizedReplay[Any]:
-    options = parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    options = replay_normalized_options(list(map(Request, asked)))
     return NormalizedReplay(options, history=history, clock=clock)
 
 

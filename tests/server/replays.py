@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import WSMsgType
 
 from tardis_machine import sample
-from tardis_machine.options import parse_replay_normalized
+from tardis_machine.options import read_requests, replay_normalized_options
 from tardis_machine.replays import replay_normalized_many
 from tests.support.served import Served
 
@@ -22,7 +22,7 @@ def library(options: Any) -> bytes:
     """Return the messages that the library replays for the options of a request."""
     with sample.history() as history:
         replay = replay_normalized_many(
-            parse_replay_normalized(json.dumps(options)), history=history
+            replay_normalized_options(read_requests(json.dumps(options))), history=history
         )
         return b"".join(batch.data for batch in replay.batches())
 

@@ -180,6 +180,7 @@ async def test_empty_symbols_answer_all_symbols(served: Served) -> None:
         ("/replay-normalized", OPTIONS | {"dataTypes": ["x"]}, "invalid data type: x"),
         ("/replay-normalized", OPTIONS | {"from": "x"}, "ISO 8601"),
         ("/replay-normalized", OPTIONS | {"to": "2024-03-01T00:00:30Z"}, "minute"),
+        ("/replay", [RAW, RAW], "invalid options: a raw replay takes one object, not an array"),
         ("/replay", RAW | {"exchange": "x"}, "bitmex"),
         ("/replay", RAW | {"filters": [{"channel": "x"}]}, "orderBookL2"),
     ],

@@ -1,7 +1,6 @@
 """`/ws-replay`: clients of exchanges get history instead."""
 
 import asyncio
-import json
 import logging
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ from aiohttp import WSMsgType
 
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter
-from tardis_machine.options import parse_replay
+from tardis_machine.options import Request, replay_options
 from tardis_machine.server.native import NoSubscriptionsError, _Replay
 from tests.support.native import FROM, TO, TRADES, connect, recorded, replayed, url
 from tests.support.served import Served, Start
@@ -21,7 +20,7 @@ from tests.support.servers.exchange import PATIENCE_S
 from tests.support.servers.tardis_api import Fault, TardisApi
 from tests.support.waiting import until
 
-OPTIONS = json.dumps({"exchange": "bitmex", "from": FROM, "to": TO})
+OPTIONS = {"exchange": "bitmex", "from": FROM, "to": TO}
 
 
 async def test_what_is_subscribed_to_is_replayed(served: Served) -> None:
@@ -127,7 +126,7 @@ async def test_channel_that_is_not_recorded_closes_its_session_and_is_named(
 async def test_whoever_comes_as_the_last_of_a_session_leaves_begins_another() -> None:
     ended: list[bool] = []
     replay = _Replay(cast("Any", None), lambda: ended.append(replay.started))
-    leaving = cast("Any", SimpleNamespace(gone=False, options=parse_replay(OPTIONS)))
+    leaving = cast("Any", SimpleNamespace(gone=False, options=replay_options(Request(OPTIONS))))
     replay.begin()
     replay.join(leaving)
     replay.leave(leaving)

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tardis_machine.cli.consent import consented
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake import backfill, manifest, planning
@@ -14,7 +12,7 @@ from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sinks import backfill as bus_backfill
 from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
-from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
+from tardis_machine.options import ReplayNormalizedOptions, Request, replay_normalized_options
 from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
@@ -138,17 +136,17 @@ def _buses(loaded: Loaded) -> dict[str, BusConfig]:
 
 
 def _replays(config: BackfillConfig) -> list[ReplayNormalizedOptions]:
-    asked = [
-        {
-            "exchange": exchange,
-            "from": config.from_,
-            "to": config.to,
-            "dataTypes": config.types,
-            **({"symbols": config.symbols} if config.symbols else {}),
-        }
-        for exchange in config.exchange
-    ]
-    return parse_replay_normalized(msgspec.json.encode(asked).decode(), strict=True)
+    values = {
+        "from": config.from_,
+        "to": config.to,
+        "dataTypes": config.types,
+        "symbols": config.symbols or None,
+    }
+    fields = {"exchange": "exchange", "from": "from_", "to": "to", "dataTypes": "types"}
+    flags = {option: config.flag(field) for option, field in fields.items()}
+    return replay_normalized_options(
+        [Request({"exchange": exchange, **values}, flags) for exchange in config.exchange]
+    )
 
 
 def _show_there(

@@ -26,8 +26,8 @@ from tardis_machine.options import (
     OptionsError,
     ReplayNormalizedOptions,
     ReplayOptions,
-    parse_replay,
-    parse_replay_normalized,
+    replay_normalized_options,
+    replay_options,
 )
 from tardis_machine.replays.arguments import (
     Filters,
@@ -37,7 +37,6 @@ from tardis_machine.replays.arguments import (
     Span,
     Types,
     requests,
-    told_in_python,
 )
 from tardis_machine.replays.base import MessageReplay, ReplayEndedError
 from tardis_machine.replays.normalized import NormalizedReplay, TableTypeError
@@ -155,7 +154,6 @@ def replay_normalized(
 def replay_normalized(
     exchange: Sequence[NormalizedRequest], /, **asked: Unpack[_Normalizing]
 ) -> NormalizedReplay[Message]: ...
-@told_in_python()
 def replay_normalized(
     exchange: str | Sequence[NormalizedRequest] | None = None,
     *,
@@ -188,7 +186,7 @@ def replay_normalized(
     A list of dictionaries of these arguments is several replays, merged by local time. See
     `NormalizedReplay` for what can be done with it, and `History` for where it comes from.
     """
-    texts = requests(
+    asked = requests(
         exchange,
         from_=from_,
         to=to,
@@ -202,7 +200,7 @@ def replay_normalized(
         wait_when_data_not_yet_available=wait_when_data_not_yet_available,
     )
     return NormalizedReplay(
-        parse_replay_normalized(f"[{','.join(texts)}]", strict=True, exact_tables=True),
+        replay_normalized_options(asked, exact_tables=True),
         history=_chosen(history, where),
         strict=strict,
         owns_history=history is None,
@@ -247,7 +245,6 @@ def replay(
 ) -> RawReplay[RawMessage | None]: ...
 @overload
 def replay(exchange: Sequence[RawRequest], /, **asked: Unpack[_Source]) -> MergedLines: ...
-@told_in_python()
 def replay(
     exchange: str | Sequence[RawRequest] | None = None,
     from_: Moment | None = None,
@@ -276,7 +273,7 @@ def replay(
     A list of dictionaries of these arguments is several replays, merged by local time.
     """
     options = [
-        parse_replay(each, strict=True)
+        replay_options(each)
         for each in requests(
             exchange,
             from_=from_,

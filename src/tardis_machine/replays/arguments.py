@@ -1,15 +1,14 @@
-"""What programs ask for, in the names and types of Python or of the official clients, as JSON."""
+"""Requests of programs, in the names and types of Python or of the official clients."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
+from enum import Enum
 from numbers import Integral, Real
 from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
-import msgspec
-
 from tardis_machine.filters import Channel, Filter
-from tardis_machine.options import OptionsError, parse_lag, parse_speed
+from tardis_machine.options import OptionsError, Request
 
 Moment = str | date
 """ISO text, a date, or a datetime, which is UTC unless it has a zone."""
@@ -72,92 +71,93 @@ T = TypeVar("T")
 Types: TypeAlias = T | list[T] | tuple[T]
 """Names of data types that type checkers can tell: one of them, by itself or in a list."""
 
-_NAMES: Final = {
-    "from_": "from",
+_ARGUMENTS: Final = {
+    "from": "from_",
+    "to": "to",
+    "dataTypes": "data_types",
+    "withDisconnectMessages": "with_disconnect_messages",
+    "withDisconnects": "with_disconnects",
+    "withErrorMessages": "with_error_messages",
+    "timeoutIntervalMS": "timeout_interval_ms",
+    "waitWhenDataNotYetAvailable": "wait_when_data_not_yet_available",
+}
+_OPTIONS: Final = {
+    **{argument: option for option, argument in _ARGUMENTS.items()},
     "from_date": "from",
     "to_date": "to",
-    "data_types": "dataTypes",
-    "with_disconnect_messages": "withDisconnectMessages",
-    "with_disconnects": "withDisconnects",
-    "with_error_messages": "withErrorMessages",
-    "timeout_interval_ms": "timeoutIntervalMS",
-    "wait_when_data_not_yet_available": "waitWhenDataNotYetAvailable",
 }
 
 
 def requests(
     exchange: str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, **more: object
-) -> list[str]:
-    """Write one request, or the several of a list, as the JSON objects that the server takes."""
+) -> list[Request]:
+    """Return one request, or the several of a list."""
     if exchange is None or isinstance(exchange, str):
-        asked: Sequence[Mapping[str, Any]] = [{"exchange": exchange, **more}]
-    else:
-        asked = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
-        given = [name for name, value in more.items() if value is not None and value is not False]
-        if given:
-            raise OptionsError(f"{given[0]} is given beside options that it belongs into")
+        return [_request({"exchange": exchange, **more})]
+    asked = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
+    beside = [name for name, value in more.items() if value is not None and value is not False]
+    if beside:
+        raise OptionsError(f"{beside[0]} is given beside options that it belongs into")
     if not asked:
         raise OptionsError("an empty list of options: expected at least one")
-    try:
-        return [msgspec.json.encode(_options(each), enc_hook=_plain).decode() for each in asked]
-    except UnicodeEncodeError as error:
-        raise OptionsError(f"invalid text: {error.object!a:.40}, expected Unicode") from None
+    return [_request(each) for each in asked]
 
 
 def _mappings(given: object) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
-    for each in [given] if isinstance(given, bytes) else _listed(given):
+    for each in [given] if isinstance(given, bytes) else _items(given):
         if not isinstance(each, Mapping):
             raise OptionsError(
-                f'invalid "exchange": {each!r:.40}, expected text, or a list of dictionaries'
+                f"invalid exchange: {each!r:.40}, expected text, or a list of dictionaries"
             )
         found.append(each)
     return found
 
 
-@contextmanager
-def told_in_python() -> Iterator[None]:
-    """Let errors name arguments as Python spells them."""
-    try:
-        yield
-    except OptionsError as error:
-        text = str(error)
-        for spelled, name in _NAMES.items():
-            if spelled not in {"from_date", "to_date"}:
-                text = text.replace(f'"{name}"', spelled)
-        raise OptionsError(text, status=error.status) from None
-
-
-def _options(given: Mapping[str, Any]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in given.items():
+def _request(arguments: Mapping[str, Any]) -> Request:
+    values: dict[str, object] = {}
+    names: dict[str, str] = {}
+    for name, value in arguments.items():
         if value is None:
             continue
-        name = _NAMES.get(key, key)
-        if name in found:
-            raise OptionsError(f'"{name}" is given twice, the second time as {key}')
-        found[name] = _PLAIN[name](value) if name in _PLAIN else value
-    return found
+        option = _OPTIONS.get(name, name)
+        if option in values:
+            raise OptionsError(f"{names[option]} is given twice, the second time as {name}")
+        names[option] = name
+        try:
+            values[option] = _READERS.get(option, _plain)(value)
+        except UnicodeEncodeError as error:
+            raise OptionsError(
+                f"invalid {name}: invalid text {error.object!a:.40}, expected Unicode"
+            ) from None
+    return Request(values, _ARGUMENTS | names)
 
 
-def _listed(value: object) -> list[object]:
+def _items(value: object) -> list[object]:
     # A text is a sequence of texts, too, but nobody means its letters. What is no sequence at all
-    # is refused where options are read.
+    # is refused where options are checked.
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
+def _listed(value: object) -> list[object]:
+    return [_plain(each) for each in _items(value)]
+
+
 def _filters(value: object) -> list[object]:
-    listed = [value] if isinstance(value, Mapping) and value else _listed(value)
-    return [_filter(each) for each in listed]
+    is_one = isinstance(value, Mapping) and value != {}
+    return [_filter(each) for each in ([value] if is_one else _items(value))]
 
 
-def _filter(value: object) -> object:
+def _filter(value: object) -> dict[str, object]:
     if isinstance(value, str):
-        return Filter(value)
-    if isinstance(value, Filter | Mapping):
-        return value
-    name, symbols = getattr(value, "name", None), getattr(value, "symbols", None)
-    return {"channel": name} if symbols is None else {"channel": name, "symbols": symbols}
+        return {"channel": _plain(value)}
+    if not isinstance(value, Mapping):
+        channel = value.channel if isinstance(value, Filter) else getattr(value, "name", None)
+        value = {"channel": channel, "symbols": getattr(value, "symbols", None)}
+    known = {name: _plain(value[name]) for name in ("channel", "symbols") if name in value}
+    if known.get("symbols") is not None:
+        known["symbols"] = _listed(known["symbols"])
+    return known
 
 
 def _iso(time: object) -> str:
@@ -168,34 +168,24 @@ def _iso(time: object) -> str:
     return str(time)
 
 
-# Here, since JSON has no NaN.
-
-
-def _speed(value: object) -> float | None:
-    return parse_speed(_number(value))
-
-
-def _lag(value: object) -> float | None:
-    return parse_lag(_number(value))
-
-
-def _number(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else _plain(value)
-
-
 def _plain(value: object) -> object:
-    """Take numbers of other libraries, numpy's for one, as those they are; all else as text."""
-    if isinstance(value, Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    return str(value)
+    """Return text and numbers of enumerations, numpy and Arrow as Python's own."""
+    if isinstance(value, Enum):
+        value = value.value
+    elif hasattr(value, "as_py"):
+        value = value.as_py()
+    if isinstance(value, str):
+        value.encode()  # raises UnicodeEncodeError, as the request to the API would
+        return str.__str__(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
-_PLAIN: Final[dict[str, Callable[[object], object]]] = {
+_READERS: Final[dict[str, Callable[[object], object]]] = {
     "from": _iso,
     "to": _iso,
     "dataTypes": _listed,
     "symbols": _listed,
     "filters": _filters,
-    "speed": _speed,
-    "waitWhenDataNotYetAvailable": _lag,
 }

@@ -18,7 +18,6 @@ from tardis_machine.messages import decode_lines
 from tardis_machine.normalize import Malformed, Normalizer, Pour, normalizer_type
 from tardis_machine.options import OptionsError, ReplayNormalizedOptions, untrimmed
 from tardis_machine.pacing import Clock
-from tardis_machine.replays.arguments import told_in_python
 from tardis_machine.replays.base import M_co, MessageReplay, span_of, window_of
 
 if TYPE_CHECKING:
@@ -74,8 +73,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         self._options = options
         self._refusal: OptionsError | None = None
         try:
-            with told_in_python():
-                options = [untrimmed(each) for each in options]
+            options = [untrimmed(each) for each in options]
         except OptionsError as error:
             # There may be tables of it.
             self._refusal = error

@@ -18,7 +18,7 @@ from aiohttp import HttpVersion11, web
 from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.merge import Chunk
-from tardis_machine.options import parse_replay
+from tardis_machine.options import OptionsError, read_requests, replay_options
 from tardis_machine.replays import RawReplay, replay_normalized_many, replay_raw
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
@@ -89,7 +89,10 @@ class HttpRoutes:
     async def _replay(self, request: web.BaseRequest) -> web.StreamResponse:
         services = self._services
         strict = services.config.strict
-        options = parse_replay(request.query.get("options"), strict=strict)
+        requests = read_requests(request.query.get("options"))
+        if len(requests) != 1:
+            raise OptionsError("invalid options: a raw replay takes one object, not an array")
+        options = replay_options(requests[0], strict=strict)
         with services.limits.replay():
             replay = replay_raw(options, history=services.history, strict=strict)
             return await self._stream(request, replay, self._outlet(request), _counted(replay))

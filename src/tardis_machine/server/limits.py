@@ -12,8 +12,9 @@ from tardis_machine.options import (
     OptionsError,
     ReplayNormalizedOptions,
     StreamNormalizedOptions,
-    parse_replay_normalized,
-    parse_stream_normalized,
+    read_requests,
+    replay_normalized_options,
+    stream_normalized_options,
 )
 from tardis_machine.server.metrics import Metrics
 
@@ -87,11 +88,11 @@ class Limits:
 
     def replay_normalized(self, text: str | None, *, strict: bool) -> list[ReplayNormalizedOptions]:
         """Read the options of a normalized replay that is not too much."""
-        return self._within(parse_replay_normalized(text, strict=strict))
+        return self._within(replay_normalized_options(read_requests(text), strict=strict))
 
     def stream_normalized(self, text: str | None, *, strict: bool) -> list[StreamNormalizedOptions]:
         """Read the options of a normalized live stream that is not too much."""
-        return self._within(parse_stream_normalized(text, strict=strict))
+        return self._within(stream_normalized_options(read_requests(text), strict=strict))
 
     @contextmanager
     def replay(self) -> Iterator[None]:

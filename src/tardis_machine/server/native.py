@@ -19,7 +19,13 @@ from tardis_machine import exchanges
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.filters import Filter, normalize
-from tardis_machine.options import OptionsError, ReplayOptions, common_speed, parse_replay
+from tardis_machine.options import (
+    OptionsError,
+    ReplayOptions,
+    Request,
+    common_speed,
+    replay_options,
+)
 from tardis_machine.replays import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
 from tardis_machine.server.frames import recorded_frames, text_frames
@@ -236,7 +242,7 @@ class _Replay:
     def join(self, client: _Client) -> None:
         """Replay to this connection too."""
         others = [each.options for each in self._clients if not each.gone]
-        common_speed([*others, client.options])
+        common_speed([*others, client.options], '"speed"')
         if len(self._clients) >= MAX_CLIENTS:
             raise OptionsError(f"a session has at most {MAX_CLIENTS} connections")
         self._clients.append(client)
@@ -375,7 +381,7 @@ def _options(request: web.BaseRequest) -> ReplayOptions:
         with contextlib.suppress(msgspec.DecodeError):
             asked[name] = msgspec.json.decode(request.query.get(name, ""), type=kind)
     asked["exact"] = _flag(request, "exact")
-    return parse_replay(msgspec.json.encode(asked).decode())
+    return replay_options(Request(asked))
 
 
 def _flag(request: web.BaseRequest, name: str) -> bool:

@@ -58,7 +58,7 @@ from tardis_machine.lake.sources.projections import (
 from tardis_machine.lake.sources.resumptions import Stretch
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.units import DISCONNECT, case_of
-from tardis_machine.options import ReplayNormalizedOptions, parse_replay_normalized
+from tardis_machine.options import ReplayNormalizedOptions, Request, replay_normalized_options
 from tardis_machine.sample import SAMPLE
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ class TardisDataSource(DataSource):
         }
         if self.options.get("symbols") is not None:
             asked["symbols"] = _listed(self.options["symbols"])
-        every = [{"exchange": name, **asked} for name in _listed(self._required("exchange"))]
-        return parse_replay_normalized(msgspec.json.encode(every).decode(), strict=True)
+        names = _listed(self._required("exchange"))
+        return replay_normalized_options([Request({"exchange": name, **asked}) for name in names])
 
     def _columns(self) -> dict[str, str]:
         known = {"payload_case": "STRING", **silver.KEY}
