@@ -1,6 +1,8 @@
 import asyncio
+import errno
 import hashlib
 import logging
+import os
 import resource
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ from tardis_machine.history import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
+from tardis_machine.history import reader as reader_module
 from tardis_machine.history.cache import MINUTE
 from tests.history.slices import FILTERS, START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
@@ -334,6 +337,23 @@ def test_evicted_slice_that_another_process_fetched_again_is_not_removed(
         wait_until(lambda: reader.pending() is not None and replays.api.held == 1)
         assert path.exists()
     never.set()
+
+
+def test_file_that_another_machine_removed_while_it_is_read_is_fetched_again(
+    replays: Replays, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(replays.directory, 0)
+    read = reader_module.pieces
+
+    def stale(path: Path) -> Iterator[bytes]:  # as NFS does; no file system here can
+        monkeypatch.setattr(reader_module, "pieces", read)
+        yield expected(0, 1).splitlines(keepends=True)[0]
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(reader_module, "pieces", stale)
+    assert b"".join(replays.read(0, 1)) == expected(0, 1)
+    assert replays.asked() == [(0, 1)]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_removed_sample_file_is_an_error_that_does_not_call_it_corrupt(tmp_path: Path) -> None:
