@@ -91,7 +91,8 @@ class Bound:
         # Held while every file is looked at: never wait for it where an event loop runs.
         self._lock = threading.Lock()
         self._counted = False
-        self._in_the_way: frozenset[Path] = frozenset()
+        # Set when the last eviction could not get below the bound: what is left is pinned.
+        self._over = False
 
     def stored(self, size: int) -> None:
         """Account for a file that was stored; evict if that was too much."""
@@ -105,8 +106,8 @@ class Bound:
             self._counted = True
 
     def unpinned(self, path: Path) -> None:
-        """Remove a file at once that stood in the way of an eviction; does not wait."""
-        if path in self._in_the_way:
+        """Remove a file if the last eviction had to leave too much; does not wait."""
+        if self._over:
             self._adjust(partial(self._without, path))
 
     def removed(self, size: int) -> None:
@@ -150,18 +151,15 @@ class Bound:
         files = sorted(cached_files(self._directory, self._names))
         total = sum(size for _, size, _ in files)
         removed = 0
-        in_the_way = []
         if total > self.max_bytes:
             for _, size, name in files:
                 path = Path(name)
-                if path in self._pins:
-                    in_the_way.append(path)
-                elif remove(self._directory, path):
+                if path not in self._pins and remove(self._directory, path):
                     total -= size
                     removed += 1
                 if total <= self.max_bytes * _LOW:
                     break
-        self._in_the_way = frozenset(in_the_way if total > self.max_bytes else ())
+        self._over = total > self.max_bytes
         if removed:
             log.info("cache evicted", extra={"files": removed, "bytes": total})
         return total
