@@ -120,7 +120,7 @@ class Connection:
         """Forget the last connection."""
         now = self._loop.time()
         self.had_data = False
-        self._connected_at = self._alive_at = self._data_at = self._first_data_at = now
+        self._alive_at = self._data_at = self._first_data_at = now
         self._rhythms: dict[Lane, _Rhythm] = {}
         self._subscribed = self._heard = self._spoilt = False
         self._subscriptions: list[Outgoing] = []
