@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
-from tests.feeds import binance_futures, bitmex
-from tests.feeds.generator import minutes, write
+from tests.support.feeds import binance_futures, bitmex
+from tests.support.feeds.generator import minutes, write
 
 START: Final = datetime(2024, 3, 1, tzinfo=UTC)
 DIRECTORY: Final = Path(__file__).parent / ".data"

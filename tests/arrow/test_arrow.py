@@ -17,7 +17,7 @@ from tardis_machine.extras import MissingExtraError
 from tardis_machine.messages import Message, MessageError, decode_lines
 from tardis_machine.numbers import of_float
 from tardis_machine.replays import replay_normalized
-from tests.proto.lines import LINES
+from tests.support.payload_lines import LINES
 
 TIME = pa.timestamp("us", tz="UTC")
 LEVELS = pa.list_(pa.struct([("price", pa.float64()), ("amount", pa.float64())]))

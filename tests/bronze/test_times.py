@@ -7,7 +7,7 @@ from hypothesis import example, given
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.times import TimeField
 from tardis_machine.messages import Time
-from tests.messages.documents import times
+from tests.support.documents import times
 
 FIELD = TimeField(4, 23)
 

@@ -14,7 +14,7 @@ from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent
 from tardis_machine.config import options
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig, EventBus
-from tests.buses.arrivals import (
+from tests.support.arrivals import (
     Arrival,
     from_kafka,
     from_kinesis,

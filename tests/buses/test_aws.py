@@ -22,9 +22,9 @@ from tardis_machine.publish.buses.errors import (
 )
 from tardis_machine.publish.buses.kinesis import KinesisConfig, KinesisEventBus
 from tardis_machine.publish.buses.sqs import SQSConfig, SQSEventBus
-from tests.buses.arrivals import assert_promises_kept
 from tests.buses.benches import AwsBench, FifoBench, KinesisBench, SqsBench
-from tests.buses.events import deliver, events, records, routed
+from tests.support.arrivals import assert_promises_kept
+from tests.support.events import deliver, events, records, routed
 from tests.support.servers.aws import KEYS, Call, Fault
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/123456789012/bronze"

@@ -7,7 +7,7 @@ import pytest
 
 from tardis_machine.bronze import Encoder
 from tardis_machine.publish.buses.console import ConsoleConfig, ConsoleEventBus
-from tests.buses.events import CONTEXT, events, lines, records, routed
+from tests.support.events import CONTEXT, events, lines, records, routed
 
 
 @pytest.mark.parametrize("output", ["stdout", "stderr"])

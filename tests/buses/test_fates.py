@@ -12,8 +12,8 @@ from tardis_machine.publish.buses.errors import (
 )
 from tardis_machine.publish.buses.fates import Fates
 from tardis_machine.publish.record import Record
-from tests.buses.events import records
-from tests.publish.scripted import ScriptedBus
+from tests.support.events import records
+from tests.support.scripted_bus import ScriptedBus
 
 AWAY = BusUnavailableError("b", "away")
 NEVER = RecordRejectedError("b", "never")

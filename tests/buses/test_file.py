@@ -12,7 +12,7 @@ import pytest
 from tardis_machine.config import ConfigError
 from tardis_machine.publish.buses.errors import BusUnavailableError
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
-from tests.buses.events import records
+from tests.support.events import records
 
 
 def test_each_record_is_a_line(tmp_path: Path):

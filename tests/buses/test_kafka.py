@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import BusUnavailableError, RecordRejectedError
-from tests.buses.arrivals import assert_promises_kept, from_kafka, topics
-from tests.buses.events import CONTEXT, deliver, events, records, resized, routed
+from tests.support.arrivals import assert_promises_kept, from_kafka, topics
+from tests.support.events import CONTEXT, deliver, events, records, resized, routed
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.proxy import Proxy
 

@@ -14,9 +14,9 @@ import pytest
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import RecordRejectedError
 from tardis_machine.publish.record import Record
-from tests.buses.arrivals import assert_promises_kept
 from tests.buses.benches import Bench
-from tests.buses.events import deliver, records, resized
+from tests.support.arrivals import assert_promises_kept
+from tests.support.events import deliver, records, resized
 from tests.support.waiting import wait_until
 
 

@@ -25,8 +25,8 @@ from tardis_machine.publish.buses.errors import (
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.loads import fitting
 from tardis_machine.publish.record import Record
-from tests.buses.arrivals import assert_promises_kept, from_stream
-from tests.buses.events import deliver, events, records, resized, routed
+from tests.support.arrivals import assert_promises_kept, from_stream
+from tests.support.events import deliver, events, records, resized, routed
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.proxy import Proxy
 

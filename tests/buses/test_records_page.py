@@ -10,7 +10,7 @@ import pytest
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.file import FileConfig, FileEventBus
 from tests.buses.benches import AwsBench, FifoBench, KinesisBench, RedisBench, SqsBench
-from tests.buses.events import deliver, records
+from tests.support.events import deliver, records
 from tests.support.servers.aws import KEYS, REGION
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer

@@ -18,8 +18,8 @@ from tardis_machine.publish.buses.errors import (
     RecordRejectedError,
 )
 from tardis_machine.publish.buses.redis import RedisConfig, RedisEventBus
-from tests.buses.arrivals import assert_promises_kept, from_redis
-from tests.buses.events import deliver, events, records, resized, routed
+from tests.support.arrivals import assert_promises_kept, from_redis
+from tests.support.events import deliver, events, records, resized, routed
 from tests.support.servers.certificates import Certificates
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import RedisServer

@@ -15,7 +15,7 @@ from tardis_machine.publish.routing import (
     routes,
     static_headers,
 )
-from tests.buses.events import lines
+from tests.support.events import lines
 
 EVENT = Event(
     value=b"envelope",

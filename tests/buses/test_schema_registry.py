@@ -11,8 +11,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.errors import BusUnavailableError
-from tests.buses.arrivals import from_kafka
-from tests.buses.events import deliver, records
+from tests.support.arrivals import from_kafka
+from tests.support.events import deliver, records
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.registry import Registry
 

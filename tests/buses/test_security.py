@@ -13,7 +13,7 @@ import pytest
 
 from tardis_machine.publish.buses.base import EventBus
 from tardis_machine.publish.buses.nats import NatsConfig, NatsEventBus
-from tests.buses.events import records
+from tests.support.events import records
 from tests.support.servers.certificates import Certificates
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tardis_machine.cli.check import main
-from tests.buses.arrivals import topics
+from tests.support.arrivals import topics
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
 from tests.support.servers.tardis_api import TardisApi

@@ -8,7 +8,7 @@ import pytest
 
 from tardis_machine import exchanges
 from tests.exchanges.feed import Feed
-from tests.live.streams import streaming
+from tests.support.live_streams import streaming
 from tests.support.servers.exchange import ScriptedExchange
 
 MESSAGE = b'{"ch":"market.btcusdt.trade.detail","ts":1,"tick":{"id":7,"ts":1,"data":[]}}'

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.feeds.generator import FEEDS, minutes
+from tests.support.feeds.generator import FEEDS, minutes
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 

@@ -37,7 +37,7 @@ from tardis_machine.publish.buses.console import ConsoleConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, read
 from tardis_machine.publish.outbox import Outbox
-from tests.buses.events import CONTEXT, events, lines
+from tests.support.events import CONTEXT, events, lines
 from tests.support.outbox import respond, write
 
 _DISK: Final = "2m"

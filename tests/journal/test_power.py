@@ -12,7 +12,7 @@ import pytest
 from tardis_machine.journal import Directory, Entry, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, read
-from tests.buses.events import CONTEXT, events
+from tests.support.events import CONTEXT, events
 
 PROVENANCE = encode_provenance(Provenance("p", "r"))
 

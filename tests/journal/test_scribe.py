@@ -28,7 +28,7 @@ from tardis_machine.journal.scribe import FlowCancelledError, JournalClosedError
 from tardis_machine.journal.segment import segment_path
 from tardis_machine.journal.syncer import SyncState
 from tardis_machine.journal.writer import LogGoneError
-from tests.journal.hanging_disk import HangingDisk
+from tests.support.hanging_disk import HangingDisk
 from tests.support.waiting import until
 
 Open = Callable[..., Scribe]

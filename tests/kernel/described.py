@@ -12,9 +12,9 @@ from tardis_machine.emit.shapes import AnyShape, Memory
 from tardis_machine.lines import MESSAGE
 from tardis_machine.normalize import Normalizer
 from tests.exchanges import fixtures
-from tests.feeds import generator
 from tests.kernel.implementations import chosen
 from tests.support import shapes
+from tests.support.feeds import generator
 from tests.support.normalizers import ReadyPieces
 
 START = datetime(2024, 3, 1, tzinfo=UTC)

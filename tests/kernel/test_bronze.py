@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tardis_machine.messages import PAYLOAD_CASES
 from tests.kernel.implementations import batch_content, encoders
-from tests.messages.documents import Document, documents, javascript
+from tests.support.documents import Document, documents, javascript
 from tests.support.messages import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
 
 INCLUDES = st.one_of(st.none(), st.sets(st.sampled_from(PAYLOAD_CASES)))

@@ -10,7 +10,7 @@ import pytest
 from tardis_machine.numbers import canonical
 from tests.kernel.implementations import emitters
 from tests.kernel.numbers import nearest_double
-from tests.messages.documents import javascript_number
+from tests.support.documents import javascript_number
 
 COUNT = 1_000_000
 BATCH = 2_000

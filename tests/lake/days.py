@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tardis_machine.filters import Filter
-from tests.feeds.generator import write
+from tests.support.feeds.generator import write
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 START_US = int(START.timestamp()) * 1_000_000

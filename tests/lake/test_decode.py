@@ -11,7 +11,7 @@ from tardis_machine.bronze import Context, Encoder
 from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, payloads
 from tardis_machine.lake.silver import TABLES
 from tests.lake.events import book_change, trade
-from tests.proto.lines import LINES
+from tests.support.payload_lines import LINES
 
 
 def binary(*values: bytes | None) -> pa.Array:

@@ -35,7 +35,7 @@ from tardis_machine.publish.buses.kafka import KafkaConfig
 from tests.lake.commands import launch
 from tests.lake.records import produce
 from tests.lake.rows import numbered
-from tests.publish.machines import Machine
+from tests.support.machines import Machine
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.waiting import wait_until
 

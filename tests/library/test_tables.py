@@ -17,9 +17,9 @@ from tardis_machine.filters import Filter
 from tardis_machine.messages import Trade
 from tardis_machine.normalize import NormalizeError
 from tardis_machine.replays import NormalizedReplay, ReplayEndedError, TableTypeError
-from tests.feeds.generator import write
 from tests.library.asked import SPAN, WHOLE
 from tests.support.bitmex import stamp, trade
+from tests.support.feeds.generator import write
 
 
 def trades(**more: Any) -> NormalizedReplay[Trade]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.live.feeds import DEPTH
+from tests.support.live_messages import DEPTH
 from tests.support.servers.exchange import Peer, ScriptedExchange
 
 BASE_MS = 1_700_000_000_000

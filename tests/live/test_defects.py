@@ -21,7 +21,8 @@ from tardis_machine.live.rest import Rest, retry_after
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.options import OptionsError
 from tardis_machine.stream import NormalizedStream, stream_normalized
-from tests.live.feeds import (
+from tests.support.dialects import FACTS
+from tests.support.live_messages import (
     BTC,
     DEPTH,
     OPEN_INTEREST,
@@ -33,8 +34,7 @@ from tests.live.feeds import (
     futures_trade,
     mark_price,
 )
-from tests.live.streams import QUICK, Reader, environ_of, options_of, streaming
-from tests.support.dialects import FACTS
+from tests.support.live_streams import QUICK, Reader, environ_of, options_of, streaming
 from tests.support.servers.exchange import ScriptedExchange
 
 WELCOME = {"info": "Welcome to the BitMEX Realtime API."}

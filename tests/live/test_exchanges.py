@@ -10,8 +10,8 @@ from aiohttp import web
 from tardis_machine import exchanges
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.plan import plan
-from tests.live.streams import QUICK, Reader, environ_of, streaming
 from tests.support.dialects import FACTS, LIVE
+from tests.support.live_streams import QUICK, Reader, environ_of, streaming
 from tests.support.servers.exchange import PATIENCE_S, Peer, ScriptedExchange
 from tests.vectors.dialects import same_sources
 

@@ -10,8 +10,8 @@ import pytest
 
 from tardis_machine.live import connection, overlap
 from tardis_machine.live.overlap import SETTLE_S, SKEW_S, Overlap, OverlapError
-from tests.live.feeds import BTC
-from tests.live.streams import streaming
+from tests.support.live_messages import BTC
+from tests.support.live_streams import streaming
 from tests.support.servers.exchange import ScriptedExchange
 
 OLD, NEW = 0, 1

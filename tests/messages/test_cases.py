@@ -4,7 +4,7 @@ import pytest
 
 from tardis_machine import messages
 from tardis_machine.messages import PAYLOAD_CASES, BookSnapshot, Time, payload_case
-from tests.messages.documents import KEYS
+from tests.support.documents import KEYS
 
 
 def snapshot(name: str, grouping: float | None) -> BookSnapshot:

@@ -16,7 +16,7 @@ from tardis_machine.messages import (
     Trade,
 )
 from tardis_machine.numbers import decimal_text, of_float
-from tests.messages.documents import Document, documents, javascript, javascript_number, numbers
+from tests.support.documents import Document, documents, javascript, javascript_number, numbers
 
 TRADE = (
     b'{"type":"trade","symbol":"XBTUSD","exchange":"bitmex","id":"a1","price":61130,'

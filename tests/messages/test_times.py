@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from tardis_machine.messages import Milliseconds, Time
-from tests.messages.documents import times
+from tests.support.documents import times
 
 
 @given(times())

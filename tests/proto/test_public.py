@@ -8,7 +8,7 @@ from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze, messages
 from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tests.proto import public
-from tests.proto.lines import LINES
+from tests.support.payload_lines import LINES
 
 PublicEvent = public.event_class()
 LOCAL = "2024-03-01T00:00:00.123456Z"

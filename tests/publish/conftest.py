@@ -13,7 +13,7 @@ from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox
 from tardis_machine.server.metrics import Metrics
-from tests.publish.brokers import (
+from tests.support.brokers import (
     Broker,
     kafka_broker,
     kinesis_broker,
@@ -21,7 +21,7 @@ from tests.publish.brokers import (
     redis_broker,
     sqs_broker,
 )
-from tests.publish.machines import Machine, gone
+from tests.support.machines import Machine, gone
 from tests.support.outbox import Start
 
 _numbers = itertools.count()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tardis_machine.bronze import Context, Encoder, Event
 from tardis_machine.publish.accounts import Account
 from tardis_machine.publish.buses.file import FileConfig
-from tests.buses.arrivals import Arrival
+from tests.support.arrivals import Arrival
 
 
 def events_of(ndjson: bytes) -> list[Event]:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.buses.arrivals import Arrival
-from tests.publish.brokers import Broker
-from tests.publish.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
+from tests.support.arrivals import Arrival
+from tests.support.brokers import Broker
+from tests.support.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600)]

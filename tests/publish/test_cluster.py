@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.publish.brokers import Broker, nats_broker
-from tests.publish.machines import OPTIONS, Machine, gone
 from tests.publish.promises import arrived_by_key, events_of, ids_by_key
+from tests.support.brokers import Broker, nats_broker
+from tests.support.machines import OPTIONS, Machine, gone
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import wait_until
 

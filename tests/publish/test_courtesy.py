@@ -21,10 +21,10 @@ from tardis_machine.publish.courtesy import Courtesy
 from tardis_machine.publish.dead_letters import DeadLetters
 from tardis_machine.publish.delivery import Delivery
 from tardis_machine.publish.encoding import Encoding
-from tests.buses.events import lines
 from tests.publish.promises import assert_balanced
-from tests.publish.scripted import ScriptedBus
+from tests.support.events import lines
 from tests.support.outbox import Start, respond, write
+from tests.support.scripted_bus import ScriptedBus
 from tests.support.waiting import until, wait_until
 
 FULL_SPEED = 400_000

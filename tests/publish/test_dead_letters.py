@@ -18,9 +18,9 @@ from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters, DeadLettersFullError, read
 from tardis_machine.publish.resend import Resent, resend
-from tests.buses.arrivals import from_stream
-from tests.buses.events import CONTEXT, events
+from tests.support.arrivals import from_stream
 from tests.support.command import Launch, Run
+from tests.support.events import CONTEXT, events
 from tests.support.ports import free_ports
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import wait_until

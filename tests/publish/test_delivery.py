@@ -22,9 +22,9 @@ from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.lanes import Lanes
 from tardis_machine.publish.loads import Load, Sent
 from tardis_machine.publish.record import Record
-from tests.buses.events import lines, records
 from tests.publish.promises import events_of
-from tests.publish.scripted import Fail, ScriptedBus
+from tests.support.events import lines, records
+from tests.support.scripted_bus import Fail, ScriptedBus
 
 # Batches are full, on a machine that is busy with something else too.
 LIMITS = Limits(100, 1 << 20, 2.0)

@@ -11,7 +11,7 @@ from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.journal.segment import bury, segment_path, tombstone_path
 from tardis_machine.messages import ErrorMessage
 from tardis_machine.publish.encoding import Encoding
-from tests.buses.events import lines
+from tests.support.events import lines
 
 EVERYTHING: frozenset[str] = frozenset()
 TRADES = frozenset({"trade"})

@@ -13,8 +13,8 @@ import pytest
 
 from tardis_machine.publish.accounts import Account
 from tardis_machine.publish.outbox import Outbox
-from tests.buses.events import lines
-from tests.publish.brokers import (
+from tests.publish.promises import assert_all_arrived, assert_balanced
+from tests.support.brokers import (
     Broker,
     kafka_broker,
     kinesis_broker,
@@ -22,8 +22,8 @@ from tests.publish.brokers import (
     redis_broker,
     sqs_broker,
 )
-from tests.publish.promises import assert_all_arrived, assert_balanced
 from tests.support.command import Process
+from tests.support.events import lines
 from tests.support.outbox import Start, respond, write
 from tests.support.requests import query
 from tests.support.servers.aws import FaultProxy

@@ -31,8 +31,6 @@ from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.outbox import Outbox
 from tardis_machine.publish.process import Drain, Process, Settings
 from tardis_machine.server.metrics import Metrics
-from tests.buses.events import lines
-from tests.publish.brokers import Broker, nats_broker
 from tests.publish.promises import (
     arrived_by_key,
     assert_all_arrived,
@@ -41,7 +39,9 @@ from tests.publish.promises import (
     ids_by_key,
     written,
 )
+from tests.support.brokers import Broker, nats_broker
 from tests.support.command import ASCII, Run
+from tests.support.events import lines
 from tests.support.outbox import Start, respond, write
 from tests.support.ports import free_ports as unused_ports
 from tests.support.servers.nats import NatsServer

@@ -31,9 +31,9 @@ from tardis_machine.publish.lanes import Lanes
 from tardis_machine.publish.process import Drain, Settings
 from tardis_machine.publish.publisher import Publisher
 from tardis_machine.publish.record import Record
-from tests.buses.events import lines
 from tests.publish.promises import assert_balanced, events_of, written
 from tests.support.command import Launch, Run
+from tests.support.events import lines
 from tests.support.waiting import wait_until
 
 Deliver = Callable[..., Publisher]

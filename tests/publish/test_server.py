@@ -21,11 +21,11 @@ from tardis_machine.bronze import Origin
 from tardis_machine.bronze.decoder import decode
 from tardis_machine.messages import encode_line
 from tardis_machine.server.app import TardisMachine
-from tests.buses.arrivals import Arrival
-from tests.publish.brokers import Broker
-from tests.publish.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.publish.promises import assert_all_arrived, assert_balanced, assert_received_arrived
+from tests.support.arrivals import Arrival
+from tests.support.brokers import Broker
 from tests.support.command import Run
+from tests.support.machines import MEMORY_MB, Machine, gone, large_options, logs_of, peak_mb
 from tests.support.ports import free_ports as unused_ports
 from tests.support.requests import query
 from tests.support.waiting import wait_until

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.hanging_disk import StallingDisk
-from tests.publish.brokers import Broker, nats_broker
-from tests.publish.machines import OPTIONS, Machine, gone
 from tests.publish.promises import assert_all_arrived
+from tests.support.brokers import Broker, nats_broker
+from tests.support.hanging_disk import StallingDisk
+from tests.support.machines import OPTIONS, Machine, gone
 from tests.support.servers.nats import NatsServer
 from tests.support.waiting import wait_until
 

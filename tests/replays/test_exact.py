@@ -28,9 +28,9 @@ from tardis_machine.replays import (
     replay_normalized,
 )
 from tardis_machine.times import iso_us, us_of
-from tests.feeds.generator import write
 from tests.replays.span import START, START_US
 from tests.support.clock import ManualClock
+from tests.support.feeds.generator import write
 
 MINUTE: Final = 60_000_000
 MINUTES: Final = 3

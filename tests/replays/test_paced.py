@@ -21,10 +21,10 @@ from tardis_machine.replays import (
     replay_normalized,
 )
 from tardis_machine.times import us_of
-from tests.feeds.generator import write
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import trade
 from tests.support.clock import ManualClock
+from tests.support.feeds.generator import write
 
 MINUTE = 60_000_000
 MINUTE_LATER = "2024-03-01T00:01"

@@ -21,9 +21,9 @@ from tardis_machine.replays import (
     replay_normalized,
     replay_normalized_many,
 )
-from tests.feeds.generator import write
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import book, stamp, trade
+from tests.support.feeds.generator import write
 
 HOUR_US = 3_600_000_000
 

@@ -9,7 +9,7 @@ from tardis_machine.exchanges import get
 from tardis_machine.history import Filter, History, HistoryError
 from tardis_machine.messages import BookSnapshot
 from tardis_machine.replays import replay_normalized
-from tests.feeds.generator import write_shipped
+from tests.support.feeds.generator import write_shipped
 
 START = int(sample.START.timestamp()) * 1_000_000
 END = START + sample.MINUTES * 60_000_000

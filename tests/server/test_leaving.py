@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tardis_machine.publish.outbox import Outbox
-from tests.buses.events import lines
-from tests.publish.brokers import nats_broker
 from tests.server.replays import OPTIONS, library
+from tests.support.brokers import nats_broker
+from tests.support.events import lines
 from tests.support.outbox import respond
 from tests.support.requests import query
 from tests.support.served import Served, Start

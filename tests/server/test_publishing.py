@@ -16,9 +16,9 @@ from tardis_machine.config import ConfigError
 from tardis_machine.messages import decode_lines
 from tardis_machine.publish.buses.file import FileConfig
 from tardis_machine.server.app import TardisMachine
-from tests.journal.hanging_disk import HangingDisk
-from tests.live.feeds import XBT, bitmex_trade
 from tests.server.replays import OPTIONS, frames, library
+from tests.support.hanging_disk import HangingDisk
+from tests.support.live_messages import XBT, bitmex_trade
 from tests.support.ports import free_port_pair
 from tests.support.served import Served, Start
 from tests.support.servers.exchange import ScriptedExchange

@@ -15,8 +15,8 @@ from tardis_machine.live.hub import Hub
 from tardis_machine.options import parse_time
 from tardis_machine.replays import replay_normalized
 from tardis_machine.sample import SAMPLE
-from tests.live.feeds import DEPTH
-from tests.live.streams import QUICK, streaming
+from tests.support.live_messages import DEPTH
+from tests.support.live_streams import QUICK, streaming
 from tests.support.served import Served
 from tests.support.servers.exchange import ScriptedExchange
 

@@ -5,8 +5,8 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from tests.feeds.book import Change
-from tests.feeds.feed import Feed, Market, iso_ms, next_funding
+from tests.support.feeds.book import Change
+from tests.support.feeds.feed import Feed, Market, iso_ms, next_funding
 
 CHANNELS: Final = ("instrument", "liquidation", "orderBookL2", "quote", "trade")
 SYMBOLS: Final = ("ETHUSD", "XBTUSD")

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from random import Random
 from typing import Final
 
-from tests.feeds.book import Change, Trade
-from tests.feeds.feed import Feed, Market, next_funding
+from tests.support.feeds.book import Change, Trade
+from tests.support.feeds.feed import Feed, Market, next_funding
 
 CHANNELS: Final = (
     "bookTicker",

@@ -5,8 +5,8 @@ from math import erf, exp, log, pi, sqrt
 from random import Random
 from typing import Final
 
-from tests.feeds.book import Change
-from tests.feeds.feed import Feed, Market
+from tests.support.feeds.book import Change
+from tests.support.feeds.feed import Feed, Market
 
 CHANNELS: Final = ("book", "ticker", "trades")
 

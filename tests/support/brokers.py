@@ -10,7 +10,7 @@ from tardis_machine.publish.buses.kinesis import KinesisConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.buses.sqs import SQSConfig
-from tests.buses.arrivals import (
+from tests.support.arrivals import (
     Arrival,
     from_kafka,
     from_kinesis,

@@ -11,9 +11,9 @@ import zstandard
 from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
 from tardis_machine.sample import MINUTES, SAMPLE, START
-from tests.feeds.binance_futures import BinanceFuturesFeed
-from tests.feeds.bitmex import BitmexFeed
-from tests.feeds.deribit import DeribitFeed
+from tests.support.feeds.binance_futures import BinanceFuturesFeed
+from tests.support.feeds.bitmex import BitmexFeed
+from tests.support.feeds.deribit import DeribitFeed
 
 FEEDS: Final[dict[str, type[BitmexFeed | BinanceFuturesFeed | DeribitFeed]]] = {
     "bitmex": BitmexFeed,

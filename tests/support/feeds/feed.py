@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Final
 
-from tests.feeds.book import Book
+from tests.support.feeds.book import Book
 
 _HOURS_8: Final = 8 * 3600 * 1000
 
