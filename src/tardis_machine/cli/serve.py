@@ -25,7 +25,6 @@ from tardis_machine.server.app import TardisMachine, open_history
 from tardis_machine.server.cluster import Worker, run_cluster
 from tardis_machine.server.cluster_metrics import ClusterMetrics
 from tardis_machine.server.limits import LimitsConfig
-from tardis_machine.server.memory import keep_freed
 from tardis_machine.server.settings import ServerConfig
 from tardis_machine.server.sockets import Sockets, listen
 from tardis_machine.signals import stop_signals
@@ -134,7 +133,6 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in stop_signals():
         loop.add_signal_handler(number, told.set)
-    keep_freed()
     server = machine(loaded, history)
     cluster_metrics = None if worker is None else ClusterMetrics(worker, server.metrics)
     await server.start(sockets=sockets, cluster_metrics=cluster_metrics)
