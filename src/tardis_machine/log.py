@@ -60,7 +60,7 @@ class HumanFormatter(logging.Formatter):
         if record.exc_info:
             for line in self.formatException(record.exc_info).split("\n"):
                 text += f"\n  {_harmless(line)}"
-        return f"\033[K{text}" if self._color else text  # a progress line may stand there
+        return text
 
 
 class JsonFormatter(logging.Formatter):
@@ -100,13 +100,13 @@ def configure(
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
 
 
-def tell(text: str, end: str = "\n") -> None:
+def tell(text: str) -> None:
     """Write a text to standard error as it is, after the log lines that came before it."""
     for handler in _queued():
         if handler.stream is sys.stderr:
-            handler.write(text + end)
+            handler.write(f"{text}\n")
             return
-    sys.stderr.write(text + end)
+    sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 

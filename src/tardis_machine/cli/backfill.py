@@ -13,7 +13,6 @@ from tardis_machine.lake.sinks import backfill as bus_backfill
 from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
 from tardis_machine.options import ReplayNormalizedOptions, Request, replay_normalized_options
-from tardis_machine.progress import duration
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
@@ -168,6 +167,16 @@ def _show(report: "Report", rejects: str) -> bool:
         bus = "" if unit.layers[0] in LAYERS else f" to {unit.layers[0].partition(':')[0]}"
         print(f"failed: {unit.exchange} {unit.day_text}{bus}: {failed.error}", file=sys.stderr)
     return bool(report.failed)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person would say them: `59 s`, `1 min 01 s`, `2 h 02 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _show_progress(progress: "Progress") -> None:

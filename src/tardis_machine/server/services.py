@@ -6,10 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tardis_machine import log as logs
 from tardis_machine.emit import Written
 from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
@@ -17,7 +15,6 @@ from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
 from tardis_machine.merge import Chunk
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.progress import Progress
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
 from tardis_machine.server.cluster_metrics import ClusterMetrics
@@ -46,7 +43,6 @@ class Services:
     outbox: "Outbox | None" = None
     cluster_metrics: ClusterMetrics | None = None
     turns: Turns = field(default_factory=Turns)
-    progress: Progress = field(default_factory=lambda: Progress(write=partial(logs.tell, end="")))
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -150,13 +146,8 @@ class Services:
         async def counted(data: Written, count: int) -> None:
             await send(data)
             account(data, count)
-            if self.progress.on:
-                self.progress.advance(task, replay.progress, total)
 
         outcome = "disconnected"
-        task = asyncio.current_task()
-        assert task is not None
-        self.progress.begin(task, route)
         self.metrics.active.labels(route).inc()
         try:
             await deliver(
@@ -175,7 +166,6 @@ class Services:
             if journal is not None and outcome not in {"finished", "failed"}:
                 journal.cancel()
             account(b"", 0)
-            self.progress.end(task)
             replay.close()
             self.metrics.malformed.labels(route).inc(replay.malformed)
             self.metrics.active.labels(route).dec()
