@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import nats
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from nats.js.errors import NotFoundError
 
@@ -44,13 +44,21 @@ def from_kafka(address: str, *topics: str) -> list[Arrival]:
                 while at < end:
                     for message in consumer.consume(min(end - at, 10_000), timeout=5):
                         assert message.error() is None
-                        at = message.offset() + 1
-                        headers = {name: value.decode() for name, value in message.headers()}
-                        key = message.key().decode()
-                        found.append(Arrival(topic, key, headers, message.value()))
+                        offset, key, value = message.offset(), message.key(), message.value()
+                        assert offset is not None
+                        assert key is not None
+                        assert value is not None
+                        at = offset + 1
+                        headers = {name: text.decode() for name, text in _headers(message)}
+                        found.append(Arrival(topic, key.decode(), headers, value))
         return found
     finally:
         consumer.close()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes]]:
+    headers: Any = message.headers()
+    return list(headers)
 
 
 def topics(address: str) -> set[str]:
@@ -69,7 +77,7 @@ def from_stream(url: str, stream: str) -> list[Arrival]:
                 info = await js.stream_info(stream)
             except NotFoundError:
                 return []
-            found = []
+            found: list[Arrival] = []
             subscription = await js.subscribe(">", stream=stream, ordered_consumer=True)
             while len(found) < info.state.messages:
                 message = await subscription.next_msg(timeout=20)
@@ -109,7 +117,7 @@ def _camel(name: str) -> str:
 
 def from_sqs(client: Any, queue: str) -> list[Arrival]:
     """Take everything out of a queue; a message without group has the key it would have had."""
-    found = []
+    found: list[Arrival] = []
     while True:
         messages = client.receive_message(
             QueueUrl=queue,

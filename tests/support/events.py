@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -56,7 +57,7 @@ def events(count: int, *, start: int = 0, symbols: int = 5, padding: int = 0) ->
     return Encoder(CONTEXT).encode_lines(ndjson, start).events()
 
 
-def routed(bus: EventBus, made: Sequence[Event]) -> list[Record]:
+def routed(bus: EventBus[Any], made: Sequence[Event]) -> list[Record]:
     """Route events as a bus's configuration says."""
     router = bus.router()
     router.context = CONTEXT
@@ -64,13 +65,13 @@ def routed(bus: EventBus, made: Sequence[Event]) -> list[Record]:
 
 
 def records(
-    bus: EventBus, count: int, *, start: int = 0, symbols: int = 5, padding: int = 0
+    bus: EventBus[Any], count: int, *, start: int = 0, symbols: int = 5, padding: int = 0
 ) -> list[Record]:
     """Make events and route them."""
     return routed(bus, events(count, start=start, symbols=symbols, padding=padding))
 
 
-def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = None) -> Record:
+def resized(bus: EventBus[Any], record: Record, size: int, *, noise: int | None = None) -> Record:
     """Blow a record up with a field nobody knows: of zeros, or of what no compression shrinks."""
     for digits in range(1, 5):
         count = size - len(record.value) - len(_UNKNOWN_FIELD) - digits
@@ -85,7 +86,7 @@ def resized(bus: EventBus, record: Record, size: int, *, noise: int | None = Non
 
 
 def deliver(
-    bus: EventBus,
+    bus: EventBus[Any],
     pending: Sequence[Record],
     *,
     batch: int = 500,

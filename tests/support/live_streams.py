@@ -22,7 +22,7 @@ QUICK = LiveConfig(
 class Reader:
     """Takes a stream's messages as plain objects, as soon as they come unless it is paused."""
 
-    def __init__(self, stream: NormalizedStream) -> None:
+    def __init__(self, stream: NormalizedStream[Any]) -> None:
         self.stream = stream
         self.lines: list[bytes] = []
         self._going = asyncio.Event()
@@ -103,7 +103,7 @@ async def streaming(
         assert exchange is not None
         hub = owned = Hub(config, environ=environ_of(exchange, name))
     try:
-        async with NormalizedStream(options_of(asked), hub=hub) as stream:
+        async with NormalizedStream[Any](options_of(asked), hub=hub) as stream:
             reader = Reader(stream)
             try:
                 yield reader

@@ -17,7 +17,7 @@ def take(emitter: Emitter, message: bytes, local: str) -> bool:
     assert module is not None
     lines = module.Lines(f"{local[:-1]}0Z ".encode() + message + b"\n", "")
     took, _ = run(lines, 0, 1)
-    return took == 1
+    return bool(took == 1)
 
 
 def handle(emitter: Emitter, mapper: Callable[[bytes], bool], message: bytes, local: str) -> bool:

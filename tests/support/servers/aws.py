@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import boto3
 import pytest
-from botocore.config import Config
+from botocore.config import Config  # type: ignore[import-untyped]
 
 from tests.support.ports import free_ports
 from tests.support.servers.process import ServerProcess
 
 REGION = "eu-west-1"
-KEYS = {"access_key_id": "AKIDTESTS", "secret_access_key": "right-horse-secret"}
+KEYS: dict[str, Any] = {"access_key_id": "AKIDTESTS", "secret_access_key": "right-horse-secret"}
 _ENTRIES = {"PutRecords": "Records", "SendMessageBatch": "Entries"}
 
 

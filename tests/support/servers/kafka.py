@@ -79,7 +79,7 @@ class KafkaBroker(ServerProcess):
                 ]
             )
         )
-        program = [java(), *_JVM, "-cp", f"{kafka_libs()}/*"]
+        program: list[str | Path] = [java(), *_JVM, "-cp", f"{kafka_libs()}/*"]
         subprocess.run(
             [
                 *(*program, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", properties),
