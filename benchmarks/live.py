@@ -30,10 +30,11 @@ from urllib.parse import quote
 import picows
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
-from benchmarks.replay import PER_MINUTE, _cpu_s, _free_ports, _peak_mb
+from benchmarks.replay import PER_MINUTE, _cpu_s, _peak_mb
 from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.history import History
 from tardis_machine.lines import MESSAGE, STAMP, split
+from tests.support.ports import free_port_pair
 from tests.support.servers.nats import NatsServer
 
 _SYMBOL: Final = re.compile(rb'"[A-Za-z0-9]+:(\w+)"')
@@ -241,7 +242,7 @@ def _percentiles(times: list[int]) -> list[float]:
 def run(case: Case, seconds: float) -> str:
     """Run one case; give its line."""
     here = Path(__file__).parent.parent
-    port, exchange_port = _free_ports(), _free_ports()
+    port, exchange_port = free_port_pair(), free_port_pair()
     role = [sys.executable, "-m", "benchmarks.live", "--seconds", str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
         broker = NatsServer(Path(folder)) if case.bus else None

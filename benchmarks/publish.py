@@ -50,7 +50,7 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
-from benchmarks.replay import CASES, PER_MINUTE, _cpu_s, _free_ports, _url, consume_http
+from benchmarks.replay import CASES, PER_MINUTE, _cpu_s, _url, consume_http
 from tardis_machine.history import History
 from tardis_machine.journal import Directory, Entry, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
@@ -69,6 +69,7 @@ from tardis_machine.publish.encoding import Encoding
 from tardis_machine.publish.publisher import Publisher, tune
 from tardis_machine.publish.record import Record
 from tardis_machine.replays import replay_normalized
+from tests.support.ports import free_port_pair
 from tests.support.servers.aws import KEYS, REGION, Ministack
 from tests.support.servers.kafka import KafkaBroker
 from tests.support.servers.nats import NatsServer
@@ -468,7 +469,7 @@ def server(
     cache_dir: Path, flags: Sequence[str], command: str = _SERVE
 ) -> Iterator[tuple[int, int]]:
     """Start a server with these flags; give its process id and port."""
-    port = _free_ports()
+    port = free_port_pair()
     environ = {name: value for name, value in os.environ.items() if name != "PORT"}
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the publisher may outlive this function
     process = subprocess.Popen(

@@ -40,6 +40,7 @@ from tardis_machine.filters import normalize
 from tardis_machine.history import History
 from tardis_machine.kernel import VARIABLE, kernel
 from tardis_machine.lines import MESSAGE, split
+from tests.support.ports import free_port_pair
 
 PER_MINUTE: Final = 20_000
 BASE: Final = ("trade", "book_change")
@@ -123,7 +124,7 @@ def yardstick(workload: Workload, cache_dir: Path, minutes: int) -> Yardstick:
 @contextmanager
 def server(cache_dir: Path, with_kernel: str) -> Iterator[tuple[int, int]]:
     """Start a server on free ports; give its process id and port."""
-    port = _free_ports()
+    port = free_port_pair()
     command = "import sys; from tardis_machine.cli import main; sys.exit(main())"
     arguments = ("--port", str(port), "--cache-dir", str(cache_dir))
     environ = {name: value for name, value in os.environ.items() if name != "PORT"}
@@ -296,18 +297,6 @@ def _cpu_s(pid: int) -> float:
 def _peak_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1000
-
-
-def _free_ports() -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 def _report(case: Case, stick: Yardstick, found: Measured, with_kernel: str) -> str:

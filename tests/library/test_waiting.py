@@ -14,7 +14,7 @@ from tardis_machine.options import OptionsError
 from tardis_machine.replays import RawRequest, ReplayEndedError
 from tests.support.bitmex import bitmex_trades
 from tests.support.servers.tardis_api import TardisApi
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 SPAN: dict[str, Any] = {"from_": "2024-03-01", "to": "2024-03-01T00:02"}
 FIRST_DUE = 1_709_251_200_000_000 + 10 * 60_000_000 + 100_000
@@ -83,8 +83,7 @@ async def test_async_for_waits_beside_others_and_close_ends_it(source: Source) -
         return len([trade async for trade in trades])
 
     counting = asyncio.ensure_future(count())
-    while not source.waits():  # noqa: ASYNC110 - nothing to wait on
-        await asyncio.sleep(0.01)
+    await until(source.waits)
     await trades.aclose()
     with pytest.raises((ReaderClosedError, ReplayEndedError)):
         await counting

@@ -27,7 +27,3 @@ def each_kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         os.environ[VARIABLE] = before
     kernel.cache_clear()
-
-
-if __name__ == "__main__":
-    print(*KERNELS)
