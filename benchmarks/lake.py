@@ -40,7 +40,7 @@ from tardis_machine.lake.tables import Commit, Tables
 from tardis_machine.lake.units import BRONZE, LAYERS, SILVER, plan
 from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.publish.buses.kafka import KafkaConfig
-from tardis_machine.replays import replay_normalized, replay_normalized_many
+from tardis_machine.replays import NormalizedReplay, replay_normalized
 
 TYPES: Final = ("trade", "book_change")
 
@@ -273,7 +273,7 @@ def spark_soak(batches: int, case: str | None, tables_dir: Path) -> dict[str, An
     encoder, values = Encoder(Context(origin=Origin.REALTIME)), []
     with (
         History(cache_dir=cache_dir) as history,
-        replay_normalized_many([option], history=history) as replay,
+        NormalizedReplay([option], history=history) as replay,
     ):
         position = 0
         for batch in replay.batches():

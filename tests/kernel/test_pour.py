@@ -13,9 +13,10 @@ import uvloop
 
 from tardis_machine import sample
 from tardis_machine.kernel import kernel
+from tardis_machine.messages import Message
 from tardis_machine.normalize import Framing, Pour
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.times import us_of
 from tests.kernel.outlets import UNFRAMED, connected, unchunked, unframed
 
@@ -199,12 +200,12 @@ def test_a_replay_that_is_poured_is_the_same(
     connection: Connection, is_read: str, framing: Framing
 ) -> None:
     with sample.history() as history:
-        batches = list(replay_normalized_many([OPTIONS], history=history).batches())
+        batches = list(NormalizedReplay([OPTIONS], history=history).batches())
         expected = b"".join(batch.data for batch in batches)
         if is_read == "at once":
             connection.read()
         pour = connection.pour(framing)
-        replay = replay_normalized_many([OPTIONS], history=history)
+        replay = NormalizedReplay[Message]([OPTIONS], history=history)
         assert replay.can_pour
         count = size = left = held = 0
         for chunk in replay.chunks(pour):
@@ -239,7 +240,7 @@ def test_a_framing_that_there_is_not_is_refused(connection: Connection) -> None:
 def test_several_streams_are_not_poured() -> None:
     with sample.history() as history:
         several = [OPTIONS, OPTIONS]
-        with replay_normalized_many(several, history=history) as replay:
+        with NormalizedReplay[Message](several, history=history) as replay:
             assert not replay.can_pour
 
 

@@ -20,7 +20,7 @@ from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Tab
 from tardis_machine.lake.units import BRONZE, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.sample import SAMPLE
 from tests.lake.backfills import SAMPLED, TYPES, replay, run
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
@@ -32,7 +32,7 @@ def events_of(*replays: ReplayNormalizedOptions, history: History) -> list[Event
     found: list[Event] = []
     for each in replays:
         encoder, position = Encoder(Context(origin=Origin.REPLAY)), 0
-        with replay_normalized_many([each], history=history) as replayed:
+        with NormalizedReplay([each], history=history) as replayed:
             for batch in replayed.batches():
                 found += encoder.encode_lines(batch.data, position).events()
                 position += batch.count

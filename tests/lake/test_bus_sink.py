@@ -28,7 +28,7 @@ from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.sample import SAMPLE
 from tests.buses.benches import BENCHES
 from tests.lake.events import trade
@@ -62,7 +62,7 @@ def expected(exchange: str) -> list[str]:
     encoder, position, found = Encoder(Context()), 0, []
     with (
         History(endpoint="http://unused", api_key="", cache_dir=None, source=SAMPLE) as history,
-        replay_normalized_many(options, history=history) as replay,
+        NormalizedReplay(options, history=history) as replay,
     ):
         for batch in replay.batches():
             found += [e.event_id for e in encoder.encode_lines(batch.data, position).events()]

@@ -27,7 +27,7 @@ from tardis_machine.lake.sources.resumptions import between, matching
 from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.sample import SAMPLE
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 
@@ -90,7 +90,7 @@ def test_rows_have_the_ids_of_the_whole_replay_whatever_else_is_asked_for() -> N
     replay = options(0, 2 * MINUTE_US)
     with History(source=SAMPLE) as history:
         encoder, ids, position = Encoder(Context(origin=Origin.REPLAY)), set(), 0
-        for batch in replay_normalized_many([replay], history=history).batches():
+        for batch in NormalizedReplay([replay], history=history).batches():
             encoded = encoder.encode_lines(batch.data, position)
             ids |= {event.event_id for event in encoded.events()}
             position += batch.count

@@ -19,7 +19,6 @@ from tardis_machine.replays import (
     ReplayEndedError,
     replay,
     replay_normalized,
-    replay_normalized_many,
 )
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import book, stamp, trade
@@ -85,9 +84,7 @@ def test_batches_never_end_inside_a_local_timestamp(sample: History) -> None:
         _options("bitmex", 2, data_types=("trade", "book_change")),
         _options("deribit", 2, data_types=("trade", "book_change")),
     ]
-    batches = [
-        batch for batch in replay_normalized_many(options, history=sample).batches() if batch.data
-    ]
+    batches = [batch for batch in NormalizedReplay(options, history=sample).batches() if batch.data]
     assert len(batches) > 2
     borders = [
         (
@@ -107,11 +104,11 @@ def test_a_merged_replay_is_the_merged_replays(sample: History) -> None:
         _options("bitmex", 5, data_types=("trade",)),
         _options("binance-futures", 5, data_types=("trade", "trade_bar_5s")),
     ]
-    merged = _messages(replay_normalized_many(options, history=sample))
+    merged = _messages(NormalizedReplay(options, history=sample))
     alone = [
         message
         for option in options
-        for message in _messages(replay_normalized_many([option], history=sample))
+        for message in _messages(NormalizedReplay([option], history=sample))
     ]
     alone.sort(key=lambda message: message["localTimestamp"])
     assert merged == alone
@@ -125,8 +122,8 @@ def test_equal_times_keep_the_order_of_the_options(tmp_path: Path) -> None:
     _cached(tmp_path, "bitmex", {"trade": ("B", "XBTUSD")}, two)
     options = [_options(data_types=("trade",), symbols=(symbol, "XBTUSD")) for symbol in "AB"]
     with History(cache_dir=tmp_path) as history:
-        forth = _messages(replay_normalized_many(options, history=history))
-        back = _messages(replay_normalized_many(options[::-1], history=history))
+        forth = _messages(NormalizedReplay(options, history=history))
+        back = _messages(NormalizedReplay(options[::-1], history=history))
     assert [message["price"] for message in forth] == [1, 2, 3, 20, 30, 4, 40]
     assert [message["price"] for message in back] == [1, 20, 2, 3, 30, 40, 4]
 
@@ -140,7 +137,7 @@ def test_types_of_one_option_are_sent_from_the_others_of_its_exchange(tmp_path: 
             _options(data_types=("trade",), symbols=("A", "XBTUSD")),
             _options(data_types=("trade_bar_1ticks",), symbols=("B", "XBTUSD")),
         ]
-        messages = _messages(replay_normalized_many(options, history=history))
+        messages = _messages(NormalizedReplay(options, history=history))
     types = [message["type"] for message in messages]
     assert types == ["trade", "trade", "trade_bar"] * 2
 
@@ -149,9 +146,9 @@ def test_disconnects_are_sent_when_asked_for_and_hidden_otherwise(tmp_path: Path
     _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + b"\n\n" + trade(2) + b"\n")
     with History(cache_dir=tmp_path) as history:
         option = _options(data_types=("trade",), with_disconnect_messages=True)
-        asked = _messages(replay_normalized_many([option], history=history))
+        asked = _messages(NormalizedReplay([option], history=history))
         option = _options(data_types=("trade",))
-        batches = [*replay_normalized_many([option], history=history).batches()]
+        batches = [*NormalizedReplay([option], history=history).batches()]
     assert [message["type"] for message in asked] == ["trade", "disconnect"] * 2
     told = [batch for batch in batches if batch.hidden]
     assert [(batch.count, batch.hidden_count) for batch in told] == [(1, 1), (1, 1)]
@@ -166,7 +163,7 @@ def test_a_replay_may_begin_with_a_disconnect(tmp_path: Path) -> None:
     _cached(tmp_path, "bitmex", {"trade": None}, b"\n" + trade(1) + b"\n")
     options = [_options(data_types=("trade",), with_disconnect_messages=True)]
     with History(cache_dir=tmp_path) as history:
-        messages = _messages(replay_normalized_many(options, history=history))
+        messages = _messages(NormalizedReplay(options, history=history))
     assert [message["type"] for message in messages] == ["trade", "disconnect"]
 
 
@@ -175,7 +172,7 @@ def test_a_merged_replay_may_begin_with_disconnects(tmp_path: Path) -> None:
         _cached(tmp_path, "bitmex", {"trade": (symbol, "XBTUSD")}, lines)
     options = [_options(data_types=("trade",), symbols=(symbol, "XBTUSD")) for symbol in "ABC"]
     with History(cache_dir=tmp_path) as history:
-        messages = _messages(replay_normalized_many(options, history=history))
+        messages = _messages(NormalizedReplay(options, history=history))
     assert [message["price"] for message in messages] == [1, 2]
 
 
@@ -194,8 +191,8 @@ def test_a_window_may_begin_after_a_disconnect(tmp_path: Path, with_disconnects:
         with_disconnect_messages=with_disconnects,
     )
     with History(cache_dir=tmp_path) as history:
-        alone = _messages(replay_normalized_many([options], history=history))
-        merged = _messages(replay_normalized_many([options, options], history=history))
+        alone = _messages(NormalizedReplay([options], history=history))
+        merged = _messages(NormalizedReplay([options, options], history=history))
     assert [message["type"] for message in alone] == ["trade"]
     assert merged == alone * 2
 
@@ -213,7 +210,7 @@ def test_each_option_is_told_of_its_own_disconnects(tmp_path: Path) -> None:
         for symbol in "AB"
     ]
     with History(cache_dir=tmp_path) as history:
-        replayed = replay_normalized_many(options, history=history)
+        replayed = NormalizedReplay(options, history=history)
         batches = list(replayed.batches())
     types = [
         msgspec.json.decode(line)["type"] for batch in batches for line in batch.data.splitlines()
@@ -232,7 +229,7 @@ def test_bars_and_books_end_at_a_disconnect_only_for_who_is_told_of_it(tmp_path:
     with History(cache_dir=tmp_path) as history:
         for told in (False, True):
             option = _options(data_types=types, with_disconnect_messages=told)
-            messages = _messages(replay_normalized_many([option], history=history))
+            messages = _messages(NormalizedReplay([option], history=history))
             names[told] = [
                 (message.get("name", message["type"]), message.get("open")) for message in messages
             ]
@@ -248,12 +245,10 @@ def test_strict_sends_what_precedes_the_line_that_ends_it(tmp_path: Path) -> Non
     _cached(tmp_path, "bitmex", {"trade": None}, trade(1) + bad + trade(3))
     collected: list[bytes] = []
     with History(cache_dir=tmp_path) as history:
-        lenient = replay_normalized_many([_options(data_types=("trade",))], history=history)
+        lenient = NormalizedReplay([_options(data_types=("trade",))], history=history)
         assert len(_messages(lenient)) == 2
         assert lenient.malformed == 1
-        strict = replay_normalized_many(
-            [_options(data_types=("trade",))], history=history, strict=True
-        )
+        strict = NormalizedReplay([_options(data_types=("trade",))], history=history, strict=True)
         batches = strict.batches()
         with pytest.raises(NormalizeError):
             collected.extend(batch.data for batch in batches)
@@ -264,7 +259,7 @@ def test_a_book_change_before_its_snapshot_is_counted(tmp_path: Path) -> None:
     lines = book(1, "insert", 10, 1) + book(2, "partial", 11, 1)
     _cached(tmp_path, "bitmex", {"orderBookL2": None}, lines)
     with History(cache_dir=tmp_path) as history:
-        replayed = replay_normalized_many([_options(data_types=("quote",))], history=history)
+        replayed = NormalizedReplay([_options(data_types=("quote",))], history=history)
         assert [message["bids"] for message in _messages(replayed)] == [
             [{"price": 11, "amount": 1}]
         ]
@@ -278,7 +273,7 @@ def test_what_is_missing_is_an_error_before_the_first_batch(sample: History) -> 
         to=START_US + 2 * HOUR_US,
     )
     with pytest.raises(HistoryError):
-        _messages(replay_normalized_many([after], history=sample))
+        _messages(NormalizedReplay([after], history=sample))
 
 
 def test_arguments_are_checked_before_anything_starts(sample: History) -> None:
@@ -413,7 +408,7 @@ def test_bars_in_progress_are_closed_at_the_end_for_whoever_asks(sample: History
     def bars(**more: Any) -> list[dict[str, Any]]:
         types = ("trade_bar_1m", "trade_bar_1000000ticks")
         return _messages(
-            replay_normalized_many([_options(data_types=types, minutes=2)], history=sample, **more)
+            NormalizedReplay([_options(data_types=types, minutes=2)], history=sample, **more)
         )
 
     complete, closed = bars(), bars(closes_bars=True)
@@ -423,7 +418,7 @@ def test_bars_in_progress_are_closed_at_the_end_for_whoever_asks(sample: History
     assert {bar["localTimestamp"] for bar in last} == {"2024-03-01T00:01:59.999999Z"}
     assert {bar["name"] for bar in last} == {"trade_bar_1m"}
     trades = _messages(
-        replay_normalized_many([_options(data_types=("trade",), minutes=2)], history=sample)
+        NormalizedReplay([_options(data_types=("trade",), minutes=2)], history=sample)
     )
     in_bars = sum(bar["trades"] for bar in closed)
     assert in_bars == len(trades)
@@ -435,7 +430,7 @@ def test_lines_that_are_left_out_are_told(tmp_path: Path) -> None:
     told: list[Malformed] = []
     with History(cache_dir=tmp_path) as history:
         options = [_options(data_types=("trade",))]
-        replayed = replay_normalized_many(options, history=history, on_malformed=told.append)
+        replayed = NormalizedReplay(options, history=history, on_malformed=told.append)
         assert len(_messages(replayed)) == 1
     [malformed] = told
     assert malformed[:3] == ("bitmex", bad, "2024-03-01T00:00:00.000002Z")
@@ -447,7 +442,7 @@ def test_a_replay_of_some_types_shares_the_slices_of_all(tmp_path: Path) -> None
     _cached(tmp_path, "bitmex", {"orderBookL2": None, "trade": None}, lines)
     with History(cache_dir=tmp_path) as history:
         for types in (("trade",), ("book_change",), ()):
-            replayed = replay_normalized_many(
+            replayed = NormalizedReplay(
                 [_options(data_types=types)],
                 history=history,
                 fetched_types=("trade", "book_change"),
@@ -521,7 +516,7 @@ def test_server_logs_symbols_without_data_once(
         _options("deribit", symbols=("NONE",), data_types=("trade",)),
     ]
     with caplog.at_level("INFO", "tardis_machine.replays"):
-        assert _messages(replay_normalized_many(options, history=sample))
+        assert _messages(NormalizedReplay(options, history=sample))
     (record,) = (each for each in caplog.records if each.message == "symbols without data")
     assert record.__dict__["count"] == 2
     assert "bitmex NONE, deribit NONE:" in record.__dict__["reason"]

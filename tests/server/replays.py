@@ -6,8 +6,9 @@ from typing import Any
 from aiohttp import WSMsgType
 
 from tardis_machine import sample
+from tardis_machine.messages import Message
 from tardis_machine.options import read_requests, replay_normalized_options
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tests.support.served import Served
 
 OPTIONS: dict[str, Any] = {
@@ -21,7 +22,7 @@ OPTIONS: dict[str, Any] = {
 def library(options: Any) -> bytes:
     """Return the messages that the library replays for the options of a request."""
     with sample.history() as history:
-        replay = replay_normalized_many(
+        replay = NormalizedReplay[Message](
             replay_normalized_options(read_requests(json.dumps(options))), history=history
         )
         return b"".join(batch.data for batch in replay.batches())

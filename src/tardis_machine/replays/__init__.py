@@ -1,7 +1,7 @@
 """Replays: history, normalized or raw, as messages, as tables, or as the bytes the server sends."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -24,8 +24,6 @@ from tardis_machine.messages import (
 from tardis_machine.normalize import Malformed, NormalizeError
 from tardis_machine.options import (
     OptionsError,
-    ReplayNormalizedOptions,
-    ReplayOptions,
     replay_normalized_options,
     replay_options,
 )
@@ -61,8 +59,6 @@ __all__ = [
     "TableTypeError",
     "replay",
     "replay_normalized",
-    "replay_normalized_many",
-    "replay_raw",
 ]
 
 
@@ -92,26 +88,6 @@ class _Normalizing(_Source, total=False):
 class _One(Span, _Normalizing, total=False):
     symbols: Sequence[str] | None
     exact: bool | None
-
-
-def replay_normalized_many(
-    options: Sequence[ReplayNormalizedOptions],
-    *,
-    history: History,
-    strict: bool = False,
-    closes_bars: bool = False,
-    fetched_types: Sequence[str] = (),
-    on_malformed: Callable[[Malformed], None] | None = None,
-) -> NormalizedReplay[Message]:
-    """Replay several streams merged into one."""
-    return NormalizedReplay(
-        options,
-        history=history,
-        strict=strict,
-        closes_bars=closes_bars,
-        fetched_types=fetched_types,
-        on_malformed=on_malformed,
-    )
 
 
 @overload
@@ -206,13 +182,6 @@ def replay_normalized(
         owns_history=history is None,
         warns=True,
     )
-
-
-def replay_raw(
-    options: ReplayOptions, *, history: History, strict: bool = False
-) -> RawReplay[RawMessage | None]:
-    """Replay what an exchange sent, for validated options."""
-    return RawReplay(options, history=history, strict=strict)
 
 
 class _Raw(_Source, total=False):

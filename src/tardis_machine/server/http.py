@@ -18,8 +18,9 @@ from aiohttp import HttpVersion11, web
 from tardis_machine.emit import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.merge import Chunk
+from tardis_machine.messages import Message
 from tardis_machine.options import OptionsError, read_requests, replay_options
-from tardis_machine.replays import RawReplay, replay_normalized_many, replay_raw
+from tardis_machine.replays import NormalizedReplay, RawMessage, RawReplay
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError
@@ -94,7 +95,7 @@ class HttpRoutes:
             raise OptionsError("invalid options: a raw replay takes one object, not an array")
         options = replay_options(requests[0], strict=strict)
         with services.limits.replay():
-            replay = replay_raw(options, history=services.history, strict=strict)
+            replay = RawReplay[RawMessage | None](options, history=services.history, strict=strict)
             return await self._stream(request, replay, self._outlet(request), _counted(replay))
 
     async def _replay_normalized(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -105,7 +106,7 @@ class HttpRoutes:
             journal = services.journal(
                 options, flow="http-replay", transport="http", route="/replay-normalized"
             )
-            replay = replay_normalized_many(options, history=services.history, strict=strict)
+            replay = NormalizedReplay[Message](options, history=services.history, strict=strict)
             outlet = self._outlet(request)
             pour = None
             if replay.can_pour:

@@ -8,9 +8,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from tardis_machine.control import error_line
-from tardis_machine.messages import ErrorCode
+from tardis_machine.messages import ErrorCode, Message
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays
@@ -78,7 +78,7 @@ class WebSocketRoutes:
                 options, flow="ws-replay", transport="ws", route=_REPLAY_NORMALIZED
             )
             try:
-                replay = replay_normalized_many(options, history=services.history, strict=strict)
+                replay = NormalizedReplay[Message](options, history=services.history, strict=strict)
                 pour = session.outlet.make_pour("frames") if replay.can_pour else None
                 await services.run(
                     _REPLAY_NORMALIZED,

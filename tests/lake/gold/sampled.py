@@ -5,7 +5,7 @@ from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.gold.refresh import Wanted
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.sample import SAMPLE
 from tests.lake.days import MINUTE_US, START_US
 
@@ -44,6 +44,6 @@ def served(exchange: str, data_type: str) -> list[Message]:
     """Return the messages that the server sends for a replay of the sample."""
     with (
         History(source=SAMPLE) as history,
-        replay_normalized_many([sample_replay(exchange, data_type)], history=history) as replay,
+        NormalizedReplay[Message]([sample_replay(exchange, data_type)], history=history) as replay,
     ):
         return decode_lines(b"".join(batch.data for batch in replay.batches()))

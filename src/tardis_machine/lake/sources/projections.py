@@ -24,9 +24,10 @@ from tardis_machine.lake.sources.resumptions import Stretch, matching, resumptio
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
+from tardis_machine.messages import Message
 from tardis_machine.normalize import Malformed
 from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.replays import replay_normalized_many
+from tardis_machine.replays import NormalizedReplay
 from tardis_machine.times import us_of
 
 BUS: Final = "tardis"
@@ -131,7 +132,7 @@ def chunks(part: Part, data_types: tuple[str, ...], history: History) -> Iterato
         malformed.clear()
         return made
 
-    with replay_normalized_many(
+    with NormalizedReplay[Message](
         [msgspec.structs.replace(options, data_types=data_types)],
         history=history,
         closes_bars=part.ends_day,
