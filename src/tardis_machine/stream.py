@@ -10,7 +10,6 @@ from typing import Any, Final, Generic, Literal, Self, TypedDict, Unpack, overlo
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.live.errors import SlowConsumerError
 from tardis_machine.live.hub import Hub, Joined
-from tardis_machine.live.settings import LiveConfig
 from tardis_machine.messages import (
     BookChange,
     BookSnapshot,
@@ -44,9 +43,9 @@ class NormalizedStream(Generic[M_co]):
     """Streams of exchanges, merged in the order of arrival.
 
     Iterate over it, once, for typed messages, or over `batches()` for the bytes. It ends when it
-    is closed or that loop is left, and fails when its consumer is more than `max_unread` bytes
-    behind. An exchange that fails is tried again, see `with_error_messages`; after 50 errors in a
-    row it fails as well.
+    is closed or that loop is left, and fails when its consumer is more than 64 MiB behind. An
+    exchange that fails is tried again, see `with_error_messages`; after 50 errors in a row it fails
+    as well.
     """
 
     def __init__(
@@ -54,15 +53,12 @@ class NormalizedStream(Generic[M_co]):
         options: Sequence[StreamNormalizedOptions],
         *,
         hub: Hub | None = None,
-        config: LiveConfig | None = None,
-        max_unread: int = _MAX_UNREAD,
     ) -> None:
         self.with_disconnects = any(each.with_disconnect_messages for each in options)
         self.with_errors = any(each.with_error_messages for each in options)
-        self._hub = hub or Hub(config)
+        self._hub = hub or Hub()
         self._owned = self._hub if hub is None else None
         self._options = options
-        self._max_unread = max_unread
         self._batches: deque[Batch] = deque()
         self._unread = 0
         self._failure: Exception | None = None
@@ -73,8 +69,8 @@ class NormalizedStream(Generic[M_co]):
     def send(self, data: bytes, count: int) -> None:
         """Take what arrived; called by the stream's feeds."""
         self._unread += len(data)
-        if self._unread > self._max_unread:
-            raise SlowConsumerError(self._unread, self._max_unread)
+        if self._unread > _MAX_UNREAD:
+            raise SlowConsumerError(self._unread, _MAX_UNREAD)
         self._batches.append(Batch(data, count))
         self._arrived.set()
 

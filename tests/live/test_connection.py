@@ -9,7 +9,7 @@ import pytest
 
 from tardis_machine import stream_normalized
 from tardis_machine.config import ConfigError
-from tardis_machine.live.errors import ClosedError
+from tardis_machine.live.errors import ClosedError, SlowConsumerError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.stream import StreamEndedError
@@ -35,6 +35,15 @@ async def test_messages_arrive_normalized() -> None:
     assert len(message["localTimestamp"]) == 27
     await peer.gone()
     assert peer.close_code == 1000
+
+
+async def test_stream_with_64_mib_unread_fails() -> None:
+    async with stream_normalized("bitmex", data_types="trade") as stream:
+        stream.send(bytes(64 << 20), 1)
+        with pytest.raises(
+            SlowConsumerError, match=r"^67108865 bytes .* the 67108864 that are kept$"
+        ):
+            stream.send(b"\n", 1)
 
 
 async def test_empty_symbols_are_subscribed_as_all_symbols() -> None:
