@@ -24,7 +24,7 @@ from tardis_machine.stream import StreamEndedError
         HistoryError("no such day", status=404, exchange="bitmex"),
         MessageError("no", field="price", line=3),
         NormalizeError("bitmex", "trade", "00:00", "no side"),
-        OptionsError("symbols", status=401),
+        OptionsError("symbols"),
         RawMessageError(b"{", "cut off"),
         ReplayEndedError("was closed"),
         StreamEndedError("was closed"),

@@ -42,9 +42,7 @@ _MAX_SHOWN: Final = 40
 class OptionsError(TardisMachineError):
     """Options that cannot be served: which one, and what is allowed."""
 
-    def __init__(self, message: str, *, status: int = 400) -> None:
-        self.status = status
-        super().__init__(message)
+    status: Final = 400
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -422,6 +420,10 @@ def _range(request: Request, exact: bool = False) -> tuple[int, int, tuple[int, 
     return *_whole_minutes(from_, to, request), None
 
 
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value)
+
+
 def _data_types(request: Request, exchange: str) -> tuple[str, ...]:
     names = request.get("dataTypes")
     supported = exchanges.get(exchange).data_types()
@@ -429,7 +431,7 @@ def _data_types(request: Request, exchange: str) -> tuple[str, ...]:
         f"available for {exchange}: {', '.join(supported)}; "
         f"computed: {', '.join(datatypes.COMPUTED_FORMS)}"
     )
-    if not isinstance(names, list | tuple) or not all(isinstance(entry, str) for entry in names):
+    if not _are_texts(names):
         raise request.refused("dataTypes", f"an array of texts; {available}")
     if not names:
         raise OptionsError(
@@ -449,9 +451,7 @@ def _symbols(request: Request) -> tuple[str, ...] | None:
     symbols = request.get("symbols")
     if symbols is None:
         return None
-    if not isinstance(symbols, list | tuple) or not all(
-        isinstance(entry, str) for entry in symbols
-    ):
+    if not _are_texts(symbols):
         raise request.refused("symbols", "an array of texts")
     return tuple(dict.fromkeys(symbols)) or None
 
