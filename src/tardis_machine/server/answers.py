@@ -5,12 +5,9 @@ from aiohttp import web
 from tardis_machine.errors import TardisMachineError
 
 
-def failure(status: int, message: str, **details: object) -> web.Response:
+def failure(status: int, message: str) -> web.Response:
     """Answer with a JSON body that says what was wrong."""
-    body = {"message": message} | {
-        name: value for name, value in details.items() if value is not None
-    }
-    return web.json_response(body, status=status)
+    return web.json_response({"message": message}, status=status)
 
 
 def status_of(error: BaseException) -> int:
