@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -284,28 +285,25 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     # A file that it names has settings of the server as well, which are none of a program's.
     environ = {name: value for name, value in os.environ.items() if name != "TM_CONFIG"}
     config = resolve([HistoryConfig], {}, environ)[HistoryConfig]
-    given = {name: value for name, value in where.items() if value is not None}
     try:
-        asked = from_dict(HistoryConfig, given)
+        given = from_dict(HistoryConfig, where)
     except ConfigError as error:
         name = error.flag.removeprefix("--").replace("-", "_")
         raise ConfigError(name, error.value, error.allowed) from None
-    known = {
-        name: getattr(asked if name in given else config, name) for name in _Where.__annotations__
+    said = {
+        name: getattr(given, name)
+        for name, value in where.items()
+        # Of these, None says something: no key, the usual folder, no bound.
+        if value is not None or name in {"api_key", "cache_dir", "cache_max_bytes"}
     }
-    # Of these, None says something: no key, the usual folder, no bound.
-    known |= {
-        name: None
-        for name in ("api_key", "cache_dir", "cache_max_bytes")
-        if name in where and name not in given
-    }
+    config = replace(config, **said)
     return History(
-        endpoint=known["endpoint"],
-        api_key=known["api_key"] or "",
-        cache_dir=known["cache_dir"],
-        cache_max_bytes=known["cache_max_bytes"],
-        max_slices=known["max_slices"],
-        api_wait_s=API_WAIT_S if known["api_wait_s"] is None else known["api_wait_s"],
+        endpoint=config.endpoint,
+        api_key=config.api_key or "",
+        cache_dir=config.cache_dir,
+        cache_max_bytes=config.cache_max_bytes,
+        max_slices=config.max_slices,
+        api_wait_s=API_WAIT_S if config.api_wait_s is None else config.api_wait_s,
         source=SAMPLE if sample or config.sample_data else None,
     )
 

@@ -73,7 +73,6 @@ Types: TypeAlias = T | list[T] | tuple[T]
 
 _ARGUMENTS: Final = {
     "from": "from_",
-    "to": "to",
     "dataTypes": "data_types",
     "withDisconnectMessages": "with_disconnect_messages",
     "withDisconnects": "with_disconnects",
