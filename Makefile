@@ -72,7 +72,7 @@ format: ## write Python and Rust as the linters want them
 	$(if $(CARGO),cd kernel && cargo fmt)
 
 # Modules whose docstrings are the reference of the Python API.
-PUBLIC := $(addprefix src/tardis_machine/,__init__.py messages.py stream.py replays/__init__.py server/app.py bronze/__init__.py lake/__init__.py errors.py filters.py)
+PUBLIC := $(addprefix src/tardis_machine/,__init__.py messages/__init__.py messages/types.py messages/json.py live/stream.py replays/__init__.py server/app.py bronze/__init__.py lake/__init__.py errors.py history/filters.py)
 
 lint:
 	$(BIN)/ruff check .
@@ -118,7 +118,7 @@ log-store: setup ## compile the stores of Delta's log, on S3 and on this machine
 	jar --create --file $(LAKE)/log-stores.jar --date=2020-01-01T00:00:00Z -C build/log-store tardismachine
 
 BUF := cd schemas && PATH="$(CURDIR)/$(BIN):$$PATH" buf
-DESCRIPTORS := ../src/generated/lakehouse/descriptors.binpb
+DESCRIPTORS := ../src/tardis_machine/generated/lakehouse/descriptors.binpb
 
 schemas: setup ## format, lint and check the schemas, and generate code from them
 	$(BUF) format --write

@@ -25,9 +25,9 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from benchmarks.generate import DIRECTORY, WORKLOADS, Workload, generate
 from benchmarks.generate import START as REPLAYED
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import messages
 from tardis_machine.bronze import Context, Encoder, Origin, decode
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.history import History
 from tardis_machine.messages import (
     BookChange,

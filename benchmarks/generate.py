@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
+from tardis_machine.history.filters import Filter, cache_keys, normalize
 from tests.support.feeds import binance_futures, bitmex
 from tests.support.feeds.generator import minutes, write
 

@@ -31,9 +31,9 @@ import picows
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
 from benchmarks.replay import PER_MINUTE, _cpu_s, _peak_mb
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.history import History
-from tardis_machine.lines import MESSAGE, STAMP, split
+from tardis_machine.history.recorded_lines import MESSAGE, STAMP, split
 from tests.support.ports import free_port_pair
 from tests.support.servers.nats import NatsServer
 

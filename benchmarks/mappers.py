@@ -15,9 +15,9 @@ from time import process_time
 from typing import Any
 
 from tardis_machine import exchanges
-from tardis_machine.emit import create, parse_all
+from tardis_machine.engine import create, parse_all
+from tardis_machine.engine.choice import kernel
 from tardis_machine.exchanges import BookGapError
-from tardis_machine.kernel import kernel
 from tests.exchanges import fixtures
 from tests.kernel.implementations import chosen, require_both
 from tests.vectors.mappers import Run

@@ -51,10 +51,10 @@ from confluent_kafka import Producer
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, generate
 from benchmarks.replay import CASES, PER_MINUTE, _cpu_s, _url, consume_http
+from tardis_machine.engine.choice import kernel
 from tardis_machine.history import History
 from tardis_machine.journal import Directory, Entry, Provenance, Reader, Writer
 from tardis_machine.journal.entry import encode_provenance
-from tardis_machine.kernel import kernel
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.aws import AwsConfig
 from tardis_machine.publish.buses.base import BusConfig

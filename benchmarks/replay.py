@@ -35,11 +35,11 @@ import picows
 
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
 from tardis_machine import exchanges
-from tardis_machine.exchanges.dialect import Session
-from tardis_machine.filters import normalize
+from tardis_machine.engine.choice import VARIABLE, kernel
+from tardis_machine.exchanges.base.dialect import Session
 from tardis_machine.history import History
-from tardis_machine.kernel import VARIABLE, kernel
-from tardis_machine.lines import MESSAGE, split
+from tardis_machine.history.filters import normalize
+from tardis_machine.history.recorded_lines import MESSAGE, split
 from tests.support.ports import free_port_pair
 
 PER_MINUTE: Final = 20_000

@@ -4,7 +4,7 @@ import argparse
 
 from confluent_kafka import Consumer, KafkaException
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.bronze import NormalizedEvent
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     )
     consumer.subscribe([arguments.topic])
     seen: set[str] = set()
-    event = normalized_event_pb2.NormalizedEvent()
+    event = NormalizedEvent()
     try:
         while arguments.count is None or len(seen) < arguments.count:
             record = consumer.poll(1.0)

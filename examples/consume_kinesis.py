@@ -6,7 +6,7 @@ from typing import Any
 
 import boto3
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.bronze import NormalizedEvent
 
 
 def main() -> None:
@@ -31,10 +31,7 @@ def main() -> None:
     while iterators and (arguments.count is None or len(seen) < arguments.count):
         for shard, iterator in list(iterators.items()):
             answer = kinesis.get_records(ShardIterator=iterator, Limit=1000)
-            events = [
-                normalized_event_pb2.NormalizedEvent.FromString(record["Data"])
-                for record in answer["Records"]
-            ]
+            events = [NormalizedEvent.FromString(record["Data"]) for record in answer["Records"]]
             # Order holds between calls of the publisher; who needs it inside one sorts.
             for event in sorted(events, key=lambda event: event.position):
                 if event.event_id not in seen:

@@ -6,7 +6,7 @@ import asyncio
 import nats
 from nats.errors import TimeoutError as NothingYet
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.bronze import NormalizedEvent
 
 
 async def consume(server: str, stream: str, subject: str, count: int | None) -> None:
@@ -16,7 +16,7 @@ async def consume(server: str, stream: str, subject: str, count: int | None) -> 
         subscription = await client.jetstream().pull_subscribe(
             subject, durable="example", stream=stream
         )
-        event = normalized_event_pb2.NormalizedEvent()
+        event = NormalizedEvent()
         seen = 0
         while count is None or seen < count:
             try:

@@ -4,7 +4,7 @@ import argparse
 
 import redis
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.bronze import NormalizedEvent
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     parser.add_argument("--stream", default="bronze")
     parser.add_argument("--count", type=int, help="stop after about so many events")
     arguments = parser.parse_args()
-    event = normalized_event_pb2.NormalizedEvent()
+    event = NormalizedEvent()
     handled = 0
     with redis.Redis.from_url(arguments.url) as client:
         try:

@@ -5,7 +5,7 @@ import base64
 
 import boto3
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.bronze import NormalizedEvent
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="stop after about so many events")
     arguments = parser.parse_args()
     sqs = boto3.client("sqs", region_name=arguments.region, endpoint_url=arguments.endpoint_url)
-    event = normalized_event_pb2.NormalizedEvent()
+    event = NormalizedEvent()
     handled = 0
     while arguments.count is None or handled < arguments.count:
         answer = sqs.receive_message(

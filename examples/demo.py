@@ -30,8 +30,9 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from tardis_machine import parts, sample
+from tardis_machine import parts
 from tardis_machine.cli import main as tardis_machine
+from tardis_machine.history import sample
 from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.session import session
 from tardis_machine.lake.tables import EVENTS, SILVER, Tables

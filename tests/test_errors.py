@@ -4,15 +4,15 @@ import pickle
 
 import pytest
 
-from tardis_machine.arrow import ChoiceError, ColumnError
 from tardis_machine.config import ConfigError
+from tardis_machine.engine.columns import ChoiceError, ColumnError
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.history import HistoryError
+from tardis_machine.live.stream import StreamEndedError
 from tardis_machine.messages import MessageError
-from tardis_machine.normalize import NormalizeError
-from tardis_machine.options import OptionsError
 from tardis_machine.replays import RawMessageError, ReplayEndedError, TableTypeError
-from tardis_machine.stream import StreamEndedError
+from tardis_machine.replays.json_options import OptionsError
+from tardis_machine.replays.normalizer import NormalizeError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tardis_machine.errors import NoDataWarning, TardisMachineError
-    from tardis_machine.filters import Channel
+    from tardis_machine.history.filters import Channel
+    from tardis_machine.live.stream import stream_normalized
     from tardis_machine.messages import (
         BookChange,
         BookSnapshot,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     )
     from tardis_machine.replays import replay, replay_normalized
     from tardis_machine.server.app import TardisMachine
-    from tardis_machine.stream import stream_normalized
 
 __all__ = [
     "BookChange",
@@ -45,13 +45,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Channel": "tardis_machine.filters",
+    "Channel": "tardis_machine.history.filters",
     "NoDataWarning": "tardis_machine.errors",
     "TardisMachine": "tardis_machine.server.app",
     "TardisMachineError": "tardis_machine.errors",
     "replay": "tardis_machine.replays",
     "replay_normalized": "tardis_machine.replays",
-    "stream_normalized": "tardis_machine.stream",
+    "stream_normalized": "tardis_machine.live.stream",
 }
 _MESSAGES = "tardis_machine.messages"
 

@@ -1,14 +1,14 @@
-"""The compiled kernel, of `kernel/src`; `tardis_machine.kernel` tells whether it is there."""
+"""The compiled kernel (`kernel/src`); `engine/choice.py` says whether it is used."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, Self, SupportsIndex, TypeVar, final, overload
 
-from tardis_machine.emit.levels import Keyed, Layout, Levels, RowLayout
-from tardis_machine.emit.protocol import BookTickerKeys, Id, Side, Written
-from tardis_machine.emit.shapes import AnyShape
-from tardis_machine.normalize import Framing
-from tardis_machine.numbers import Number
-from tardis_machine.times import Time
+from tardis_machine.engine.levels import Keyed, Layout, Levels, RowLayout
+from tardis_machine.engine.protocol import BookTickerKeys, Id, Side, Written
+from tardis_machine.engine.shapes import AnyShape
+from tardis_machine.messages.numbers import Number
+from tardis_machine.messages.times import Time
+from tardis_machine.replays.normalizer import Framing
 
 __all__ = [
     "INTERFACE",

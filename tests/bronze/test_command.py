@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.frames import read_frames
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.support.messages import BAR, DISCONNECT, QUOTE, TRADE
 
 COMMAND = [str(Path(sys.executable).parent / "tardis-machine"), "bronze"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze
 from tardis_machine.bronze import Context, DecodeError, Encoder
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.support.messages import BAR, QUOTE, TRADE
 
 VALUES = Encoder(Context()).encode_lines(b"\n".join((TRADE, BAR, QUOTE))).values()

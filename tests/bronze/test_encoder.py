@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze, messages
 from tardis_machine.bronze import Context, EncodeError, Encoder, Event, Rejected
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import BookChange, BookLevel, Milliseconds, Time, Trade
 from tests.support.messages import BAR, CONTEXT, DISCONNECT, QUOTE, TRADE
 

@@ -7,10 +7,10 @@ from google.protobuf.proto import serialize_length_prefixed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import DecodeError
 from tardis_machine.bronze.frames import MAX_LENGTH, frame, read_frames
 from tardis_machine.bronze.varints import varint
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 50))

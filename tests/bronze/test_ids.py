@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_hexdigest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import Context, Encoder, Origin
 from tardis_machine.bronze.ids import identity
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.support.messages import BAR, QUOTE, TRADE
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import bronze, messages
 from tardis_machine.bronze import Context, Encoder, Event, Origin
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.support.documents import KEYS, Document, documents, javascript
 
 CONTEXT = Context(producer_id="here", origin=Origin.REPLAY, ingest_us=1_709_251_200_000_001)

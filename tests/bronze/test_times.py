@@ -4,8 +4,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.times import TimeField
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import Time
 from tests.support.documents import times
 

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.varints import varint
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 
 
 @given(st.integers(0, 2**64 - 1))

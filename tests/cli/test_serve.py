@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tardis_machine import __version__
-from tardis_machine.kernel import kernel
+from tardis_machine.engine.choice import kernel
 from tests.cli.requests import get, replay
 from tests.support.command import Launch, Run
 from tests.support.native import TRADES, replayed

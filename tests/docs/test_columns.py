@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tardis_machine.arrow import schema
+from tardis_machine.engine.columns import schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
 ROWS = dict(re.findall(r"^\| `(\w+)` \| (`symbol` .*|`exchange` .*) \|$", PAGE, re.MULTILINE))

@@ -27,7 +27,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-_SAMPLE = re.compile(r"--sample-data|sample=True|sample_data|sampleData|tardis_machine.sample")
+_SAMPLE = re.compile(r"--sample-data|sample=True|sample_data|sampleData|history.sample")
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tardis_machine import exchanges
-from tardis_machine.emit import create, parse_all
+from tardis_machine.engine import create, parse_all
 from tests.support import shapes
 
 LOCAL = "2024-03-01T00:00:00.000001Z"

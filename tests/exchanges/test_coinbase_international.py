@@ -4,8 +4,8 @@ import hmac
 from base64 import b64encode
 
 from tardis_machine import exchanges
-from tardis_machine.exchanges.dialect import Session
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.dialect import Session
+from tardis_machine.history.filters import Filter
 
 
 def test_subscriptions_are_signed() -> None:

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine.exchanges.dialect import Dialect, Poller, Session, Snapshot, spelled
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.dialect import Dialect, Poller, Session, Snapshot, spelled
+from tardis_machine.history.filters import Filter
 from tests.support.dialects import FACTS, LIVE
 from tests.vectors.dialects import same_sources, subscribed
 

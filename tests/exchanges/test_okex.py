@@ -8,7 +8,7 @@ import pytest
 
 from tardis_machine import exchanges
 from tardis_machine.exchanges import BookGapError
-from tardis_machine.exchanges.dialect import Session
+from tardis_machine.exchanges.base.dialect import Session
 from tests.exchanges.feed import Feed
 
 

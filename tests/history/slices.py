@@ -5,9 +5,9 @@ from pathlib import Path
 
 import zstandard
 
-from tardis_machine.filters import cache_keys
 from tardis_machine.history import Filter
 from tardis_machine.history.cache import MINUTE, Cache
+from tardis_machine.history.filters import cache_keys
 from tests.support.servers.tardis_api import numbered_lines
 
 START = 1709251200 * 1_000_000 // MINUTE

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from tardis_machine import sample
-from tardis_machine.history import History
+from tardis_machine.history import History, sample
 from tardis_machine.history.cache import MINUTE
 from tests.history.slices import FILTERS, START, write
 from tests.support.servers.tardis_api import Fault, TardisApi

@@ -6,10 +6,10 @@ import pytest
 
 from tardis_machine.config import ConfigError, from_dict
 from tardis_machine.history import History
+from tardis_machine.history.blocks import pieces
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
 from tardis_machine.history.errors import HistoryError, ReaderClosedError, RetriesExhaustedError
-from tardis_machine.history.pieces import pieces
 from tardis_machine.history.settings import HistoryConfig
 from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines
 

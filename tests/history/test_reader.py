@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tardis_machine import sample
-from tardis_machine.filters import cache_keys
 from tardis_machine.history import (
     CacheError,
     Filter,
@@ -25,9 +23,11 @@ from tardis_machine.history import (
     Reader,
     ReaderClosedError,
     RetriesExhaustedError,
+    sample,
 )
 from tardis_machine.history import reader as reader_module
 from tardis_machine.history.cache import MINUTE
+from tardis_machine.history.filters import cache_keys
 from tests.history.slices import FILTERS, START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi, numbered_lines, sample_lines
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ MINUTES = 60
 SCRIPT = f"""
 import hashlib, json, logging, sys, time
 from collections import Counter
-from tardis_machine.filters import Filter
+from tardis_machine.history.filters import Filter
 from tardis_machine.history import History
 
 events = Counter()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tardis_machine import sample
 from tardis_machine.config import ConfigError
-from tardis_machine.history import CacheError, Filter, History, default_cache_dir
+from tardis_machine.history import CacheError, Filter, History, default_cache_dir, sample
 from tardis_machine.history.cache import MINUTE, Cache, CachedSlice
 from tests.support.servers.tardis_api import TardisApi
 from tests.support.waiting import wait_until

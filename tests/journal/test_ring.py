@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tardis_machine.engine.choice import kernel
 from tardis_machine.journal import (
     Directory,
     Entry,
@@ -32,7 +33,6 @@ from tardis_machine.journal import ring as rings
 from tardis_machine.journal.entry import decode_provenance, encode_provenance
 from tardis_machine.journal.scribe import WRITTEN
 from tardis_machine.journal.writer import LogGoneError, Writer
-from tardis_machine.kernel import kernel
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(kernel().module is None, reason="there is no ring without a kernel")

@@ -7,10 +7,10 @@ from functools import cache
 from typing import cast
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Emitter, create, parse_all
-from tardis_machine.emit.shapes import AnyShape, Memory
-from tardis_machine.lines import MESSAGE
-from tardis_machine.normalize import Normalizer
+from tardis_machine.engine import Emitter, create, parse_all
+from tardis_machine.engine.shapes import AnyShape, Memory
+from tardis_machine.history.recorded_lines import MESSAGE
+from tardis_machine.replays.normalizer import Normalizer
 from tests.exchanges import fixtures
 from tests.kernel.implementations import chosen
 from tests.support import shapes

@@ -18,9 +18,9 @@ from random import Random
 from typing import Final
 
 from tardis_machine import exchanges
-from tardis_machine.emit import Emitter
+from tardis_machine.engine import Emitter
 from tardis_machine.messages import PAYLOAD_CASES
-from tardis_machine.normalize import Normalizer, ShapedNormalizer
+from tardis_machine.replays.normalizer import Normalizer, ShapedNormalizer
 from tests.kernel.described import DESCRIBED, messages, normalized
 from tests.kernel.implementations import batch_content, chosen, emitters, encoders
 from tests.kernel.layouts import LAYOUTS, ROW_LAYOUTS, TABLE

@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from tardis_machine.bronze import Context, EncodedBatch, Encoder
-from tardis_machine.emit import Emitter, create, parse_all
-from tardis_machine.kernel import VARIABLE, kernel
+from tardis_machine.engine import Emitter, create, parse_all
+from tardis_machine.engine.choice import VARIABLE, kernel
 
 T = TypeVar("T")
 NAMES = ("python", "compiled")

@@ -1,6 +1,6 @@
 """Layouts of books and tables that mappers pass to an emitter."""
 
-from tardis_machine.emit import FLAT, PAIRS, Keyed, Objects, Positions, Sided, Signed
+from tardis_machine.engine import FLAT, PAIRS, Keyed, Objects, Positions, Sided, Signed
 
 TABLE = Keyed(
     rows="data",

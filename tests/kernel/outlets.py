@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tardis_machine.normalize import Framing
+from tardis_machine.replays.normalizer import Framing
 from tardis_machine.server.outlet import Outlet
 
 

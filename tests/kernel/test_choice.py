@@ -9,7 +9,7 @@ import pytest
 
 import tardis_machine
 from tardis_machine import __version__
-from tardis_machine.kernel import INTERFACE, VARIABLE, KernelChoiceError, kernel
+from tardis_machine.engine.choice import INTERFACE, VARIABLE, KernelChoiceError, kernel
 
 MODULE = "tardis_machine._kernel"
 FITTING = f"INTERFACE = {INTERFACE}"

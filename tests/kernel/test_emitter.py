@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine.emit import (
+from tardis_machine.engine import (
     BID_FIRST,
     COMMON_ORDER,
     FLAT,

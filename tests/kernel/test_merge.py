@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine.emit import Taken
-from tardis_machine.merge import Merge
+from tardis_machine.engine import Taken
+from tardis_machine.replays.merger import Merge
 from tests.kernel.implementations import NAMES, chosen, emitters
 from tests.support.merge_inputs import Message, Stream, local_time, named
 

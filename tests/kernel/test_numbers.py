@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import pytest
 
-from tardis_machine.numbers import canonical
+from tardis_machine.messages.numbers import canonical
 from tests.kernel.implementations import emitters
 from tests.kernel.numbers import nearest_double
 from tests.support.documents import javascript_number

@@ -11,13 +11,13 @@ from typing import Any, cast, get_args
 import pytest
 import uvloop
 
-from tardis_machine import sample
-from tardis_machine.kernel import kernel
+from tardis_machine.engine.choice import kernel
+from tardis_machine.history import sample
 from tardis_machine.messages import Message
-from tardis_machine.normalize import Framing, Pour
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.messages.times import us_of
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.times import us_of
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.normalizer import Framing, Pour
 from tests.kernel.outlets import UNFRAMED, connected, unchunked, unframed
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from socket import SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
-from tardis_machine import normalize
+from tardis_machine.engine.choice import kernel
 from tardis_machine.journal import (
     Directory,
     Entry,
@@ -26,10 +26,10 @@ from tardis_machine.journal import (
 )
 from tardis_machine.journal import ring as rings
 from tardis_machine.journal.entry import encode_provenance
-from tardis_machine.kernel import kernel
-from tardis_machine.merge import Chunk, Merge, Merged
-from tardis_machine.normalize import Framing, Normalizer, Pour
 from tardis_machine.publish.outbox import ResponseJournal
+from tardis_machine.replays import normalizer as normalize
+from tardis_machine.replays.merger import Chunk, Merge, Merged
+from tardis_machine.replays.normalizer import Framing, Normalizer, Pour
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
 from tests.kernel.outlets import UNFRAMED, connected

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tardis_machine.kernel import kernel
+from tardis_machine.engine.choice import kernel
 from tardis_machine.server.frames import Recorded, recorded_frames, text_frames
 from tests.kernel.implementations import NAMES, chosen
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tardis_machine import bounded, exchanges
-from tardis_machine.emit import Emitter, create, parse_all
-from tardis_machine.emit.shapes import AnyShape, Memory
-from tardis_machine.normalize import Normalizer, ShapedNormalizer
-from tardis_machine.times import iso_us
+from tardis_machine.engine import Emitter, create, parse_all
+from tardis_machine.engine.shapes import AnyShape, Memory
+from tardis_machine.messages.times import iso_us
+from tardis_machine.replays.normalizer import Normalizer, ShapedNormalizer
 from tests.kernel.described import (
     DATA_TYPES,
     DESCRIBED,
@@ -210,7 +210,7 @@ def test_every_flag_of_a_shape_decides_in_an_example(
             for place, other in relaxed(shape):
                 with monkeypatch.context() as swapped:
                     swapped.setattr(
-                        "tardis_machine.emit.create",
+                        "tardis_machine.engine.create",
                         lambda *given, one=shape, two=other: Swapping(create(*given), one, two),
                     )
                     if shaped(name, lines, created) == (made, left):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tardis_machine.emit.shapes import AnyShape
+from tardis_machine.engine.shapes import AnyShape
 
 _REMOVED = object()
 _LONG = 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tardis_machine.filters import Filter
+from tardis_machine.history.filters import Filter
 from tests.support.feeds.generator import write
 
 START = datetime(2024, 3, 1, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 
 START_US = 1_709_251_200_000_000
 """2024-03-01 00:00 UTC."""

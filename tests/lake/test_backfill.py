@@ -13,15 +13,15 @@ from pyspark.sql import functions as f
 
 from tardis_machine.bronze import Context, Encoder, Event, Origin
 from tardis_machine.history import History
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.lake import backfill, manifest, streaming
 from tardis_machine.lake.batches import Commit, write_batch
 from tardis_machine.lake.counting import Counted
 from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Table, Tables
 from tardis_machine.lake.units import BRONZE, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
-from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.sample import SAMPLE
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tests.lake.backfills import SAMPLED, TYPES, replay, run
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 from tests.lake.records import records

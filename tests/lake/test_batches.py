@@ -11,7 +11,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import silver
 from tardis_machine.lake.batches import Written, write_batch, write_silver

@@ -13,6 +13,7 @@ from tardis_machine.bronze import Context, Encoder
 from tardis_machine.cli.lake import main
 from tardis_machine.config import ConfigError
 from tardis_machine.history import History
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.lake import events as bronze
 from tardis_machine.lake import manifest, streaming
 from tardis_machine.lake.errors import LakeError
@@ -23,16 +24,15 @@ from tardis_machine.lake.sinks import sending
 from tardis_machine.lake.sinks.backfill import Target, keyed_by_symbol, layer
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Commit, Tables
 from tardis_machine.lake.units import Unit
-from tardis_machine.options import Request, replay_normalized_options
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.sample import SAMPLE
-from tests.buses.benches import BENCHES
+from tardis_machine.replays.json_options import Request, replay_normalized_options
 from tests.lake.events import trade
 from tests.lake.records import records
+from tests.publish.buses.benches import BENCHES
 from tests.support.ports import free_ports
 from tests.support.servers.redis import RedisServer
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import Context, Encoder
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, payloads
 from tardis_machine.lake.silver import TABLES
 from tests.lake.events import book_change, trade

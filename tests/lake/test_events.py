@@ -5,7 +5,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import events
 from tardis_machine.lake.decode.envelopes import envelopes
 from tests.lake.events import START_US, trade

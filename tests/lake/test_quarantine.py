@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import events
 from tardis_machine.lake.batches import Written, write_batch
 from tardis_machine.lake.quarantine import event_place, held, set_aside, set_aside_records

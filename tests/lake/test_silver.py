@@ -5,7 +5,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake import silver
 from tardis_machine.lake.decode.envelopes import PAYLOADS
 

@@ -14,11 +14,11 @@ import tardis_dev
 
 from tardis_machine import Channel, replay, replay_normalized, stream_normalized
 from tardis_machine.config import ConfigError
-from tardis_machine.filters import Filter
-from tardis_machine.options import OptionsError
+from tardis_machine.history.filters import Filter
+from tardis_machine.history.sample import history
 from tardis_machine.replays import RawMessage, RawMessageError
+from tardis_machine.replays.json_options import OptionsError
 from tardis_machine.replays.recorded import decode_recorded
-from tardis_machine.sample import history
 from tests.library.asked import SPAN
 
 END = "2024-03-01T00:01"

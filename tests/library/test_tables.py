@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tardis_machine import replay_normalized
-from tardis_machine.arrow import ChoiceError, ColumnError, schema
+from tardis_machine.engine.columns import ChoiceError, ColumnError, schema
 from tardis_machine.extras import MissingExtraError
-from tardis_machine.filters import Filter
+from tardis_machine.history.filters import Filter
 from tardis_machine.messages import Trade
-from tardis_machine.normalize import NormalizeError
 from tardis_machine.replays import NormalizedReplay, ReplayEndedError, TableTypeError
+from tardis_machine.replays.normalizer import NormalizeError
 from tests.library.asked import SPAN, WHOLE
 from tests.support.bitmex import stamp, trade
 from tests.support.feeds.generator import write

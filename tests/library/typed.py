@@ -12,8 +12,8 @@ from tardis_machine import (
     replay_normalized,
     stream_normalized,
 )
+from tardis_machine.live.stream import NormalizedStream
 from tardis_machine.replays import NormalizedReplay, RawMessage
-from tardis_machine.stream import NormalizedStream
 
 
 def one_type_is_that_of_its_messages() -> None:

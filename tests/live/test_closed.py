@@ -3,10 +3,10 @@
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine.exchanges.dialect import DialectError
+from tardis_machine.exchanges.base.dialect import DialectError
 from tardis_machine.live.addresses import variable
 from tardis_machine.live.plan import plan
-from tardis_machine.stream import stream_normalized
+from tardis_machine.live.stream import stream_normalized
 
 CLOSED = [name for name in exchanges.names() if exchanges.get(name).closed]
 

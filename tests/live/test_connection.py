@@ -12,7 +12,7 @@ from tardis_machine.config import ConfigError
 from tardis_machine.live.errors import ClosedError, SlowConsumerError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.stream import StreamEndedError
+from tardis_machine.live.stream import StreamEndedError
 from tests.support.live_streams import QUICK, environ_of, streaming
 from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange
 

@@ -11,16 +11,16 @@ import pytest
 from aiohttp import web
 
 from tardis_machine import exchanges
-from tardis_machine.exchanges.dialect import Budget, DialectError
-from tardis_machine.filters import Filter, normalize
+from tardis_machine.exchanges.base.dialect import Budget, DialectError
+from tardis_machine.history.filters import Filter, normalize
 from tardis_machine.live.addresses import rest_url, websocket_url
 from tardis_machine.live.errors import ExchangeError, RateLimitError
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.plan import plan
 from tardis_machine.live.rest import Rest, retry_after
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.options import OptionsError
-from tardis_machine.stream import NormalizedStream, stream_normalized
+from tardis_machine.live.stream import NormalizedStream, stream_normalized
+from tardis_machine.replays.json_options import OptionsError
 from tests.support.dialects import FACTS
 from tests.support.live_messages import (
     BTC,

@@ -15,7 +15,7 @@ from tardis_machine.messages import (
     Time,
     Trade,
 )
-from tardis_machine.numbers import decimal_text, of_float
+from tardis_machine.messages.numbers import decimal_text, of_float
 from tests.support.documents import Document, documents, javascript, javascript_number, numbers
 
 TRADE = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tardis_machine.kernel import kernel
+from tardis_machine.engine.choice import kernel
 from tests.support.ports import free_port_pair
 from tests.support.servers.process import ServerProcess
 

@@ -52,9 +52,10 @@ def run(binaries: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_wheel_carries_schemas_sample_and_types(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert "lakehouse/bronze/v1/normalized_event_pb2.py" in names
+    assert "tardis_machine/generated/lakehouse/bronze/v1/normalized_event_pb2.py" in names
     assert "tardis_machine/py.typed" in names
-    assert any(name.startswith("tardis_machine/sample/data/feeds/bitmex/") for name in names)
+    bitmex = "tardis_machine/history/sample/data/feeds/bitmex/"
+    assert any(name.startswith(bitmex) for name in names)
     assert {Path(name).name for name in names} >= {"LICENSE", "NOTICE"}
 
 

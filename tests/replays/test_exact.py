@@ -8,17 +8,11 @@ import msgspec
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine import sample as sample_data
-from tardis_machine.emit.datatypes import parse_all, sources
+from tardis_machine.engine.datatypes import parse_all, sources
 from tardis_machine.history import Filter, History
+from tardis_machine.history import sample as sample_data
 from tardis_machine.messages import Trade
-from tardis_machine.options import (
-    OptionsError,
-    ReplayOptions,
-    Request,
-    parse_time,
-    replay_normalized_options,
-)
+from tardis_machine.messages.times import iso_us, us_of
 from tardis_machine.replays import (
     NativeReplay,
     NormalizedReplay,
@@ -27,7 +21,13 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
-from tardis_machine.times import iso_us, us_of
+from tardis_machine.replays.json_options import (
+    OptionsError,
+    ReplayOptions,
+    Request,
+    parse_time,
+    replay_normalized_options,
+)
 from tests.replays.span import START, START_US
 from tests.support.clock import ManualClock
 from tests.support.feeds.generator import write

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History, ReaderClosedError
-from tardis_machine.lines import MESSAGE
-from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
+from tardis_machine.history import sample as sample_data
+from tardis_machine.history.recorded_lines import MESSAGE
+from tardis_machine.messages.times import us_of
 from tardis_machine.replays import (
     MergedRawReplay,
     NativeReplay,
@@ -20,7 +20,7 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
-from tardis_machine.times import us_of
+from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import trade
 from tests.support.clock import ManualClock

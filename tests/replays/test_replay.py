@@ -8,11 +8,9 @@ import msgspec
 import pytest
 
 from tardis_machine import NoDataWarning
-from tardis_machine import sample as sample_data
 from tardis_machine.history import Filter, History, HistoryError
+from tardis_machine.history import sample as sample_data
 from tardis_machine.messages import BookSnapshot, Trade, TradeBar
-from tardis_machine.normalize import Malformed, NormalizeError
-from tardis_machine.options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replays import (
     MergedRawReplay,
     NormalizedReplay,
@@ -20,6 +18,8 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
+from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, ReplayOptions
+from tardis_machine.replays.normalizer import Malformed, NormalizeError
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import book, stamp, trade
 from tests.support.feeds.generator import write

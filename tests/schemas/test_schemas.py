@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from lakehouse.bronze.v1 import normalized_event_pb2
-from lakehouse.silver.v1 import records_pb2
 from tardis_machine import bronze
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.generated.lakehouse.silver.v1 import records_pb2
 from tardis_machine.messages import PAYLOAD_CASES
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "schemas"
-GENERATED = ROOT / "src" / "generated"
+GENERATED = ROOT / "src" / "tardis_machine" / "generated"
 BRONZE = "proto/lakehouse/bronze/v1/normalized_event.proto"
 BIN = Path(sys.executable).parent
 
@@ -83,7 +83,7 @@ def test_an_addition_breaks_nobody(copy: Path) -> None:
 def generate(copy: Path) -> dict[str, bytes]:
     result = buf("generate", cwd=copy)
     assert result.returncode == 0, result.stderr
-    out = copy.parent / "src" / "generated"
+    out = copy.parent / "src" / "tardis_machine" / "generated"
     descriptors = out / "lakehouse" / "descriptors.binpb"
     buf("build", "--as-file-descriptor-set", "--output", str(descriptors), cwd=copy)
     return contents(out)
@@ -142,4 +142,4 @@ def test_the_wheel_carries_the_generated_code(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert set(contents(GENERATED)) <= names
+    assert {f"tardis_machine/generated/{path}" for path in contents(GENERATED)} <= names

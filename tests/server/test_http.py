@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from prometheus_client import Counter
 
-from tardis_machine import sample
-from tardis_machine.filters import Filter, cache_keys
+from tardis_machine.history import sample
+from tardis_machine.history.blocks import pieces
 from tardis_machine.history.cache import Cache
-from tardis_machine.history.pieces import pieces
+from tardis_machine.history.filters import Filter, cache_keys
 from tests.server.replays import OPTIONS, library
 from tests.support.bitmex import bitmex_trades
 from tests.support.requests import query

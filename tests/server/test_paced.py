@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from tardis_machine.filters import Filter
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import us_of
 from tardis_machine.server import native, session
-from tardis_machine.times import us_of
 from tests.server.replays import OPTIONS
 from tests.support.native import TRADES, connect, recorded, replayed
 from tests.support.served import Served, Start

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tests.support.live_messages import XBT, bitmex_book, bitmex_trade
 from tests.support.served import Served, Start
 from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from tardis_machine.normalize import Pour
+from tardis_machine.replays.normalizer import Pour
 from tardis_machine.server import session
 from tardis_machine.server.outlet import Outlet
 from tests.server.replays import OPTIONS, frames, library

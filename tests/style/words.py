@@ -25,7 +25,7 @@ _BANNED = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 _FIRST = re.compile(rf"\s*({'|'.join(FIRST_WORDS)})\b")
 _RUST_COMMENT = re.compile(r"//[/!]?(.*)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_GENERATED = ("src/generated/", "docs/configuration.md", "docs/exchanges.md")
+_GENERATED = ("src/tardis_machine/generated/", "docs/configuration.md", "docs/exchanges.md")
 
 
 class Finding(NamedTuple):

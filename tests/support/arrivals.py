@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from nats.js.errors import NotFoundError
 
-from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent
+from tardis_machine.bronze import NormalizedEvent
 from tardis_machine.publish.record import Record
 
 _PAGE = 10_000

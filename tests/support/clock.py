@@ -2,7 +2,7 @@
 
 import threading
 
-from tardis_machine.pacing import Clock
+from tardis_machine.replays.pacing import Clock
 
 
 class ManualClock(Clock):

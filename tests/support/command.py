@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tardis_machine.kernel import VARIABLE
+from tardis_machine.engine.choice import VARIABLE
 from tests.support.servers.machine import port_said
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tardis_machine.kernel import VARIABLE, kernel
+from tardis_machine.engine.choice import VARIABLE, kernel
 
 KERNELS: Final = ("python",) if kernel().module is None else ("python", "compiled")
 if KERNELS == ("python",):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from tardis_machine.emit import Taken
+from tardis_machine.engine import Taken
 
 Message = tuple[int, str]
 """A message's local time in microseconds, and its text; a text in brackets is hidden."""

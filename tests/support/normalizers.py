@@ -5,9 +5,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from tardis_machine import exchanges
-from tardis_machine.emit import parse_all
-from tardis_machine.emit.datatypes import sent
-from tardis_machine.normalize import Normalizer, normalizer_type
+from tardis_machine.engine import parse_all
+from tardis_machine.engine.datatypes import sent
+from tardis_machine.replays.normalizer import Normalizer, normalizer_type
 
 START = 1_709_251_200_000_000
 """2024-03-01T00:00Z, in microseconds."""

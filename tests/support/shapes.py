@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tardis_machine.emit import Emitter
-from tardis_machine.kernel import kernel
+from tardis_machine.engine import Emitter
+from tardis_machine.engine.choice import kernel
 
 _LOCAL = len("2024-03-01T00:00:00.000001Z")
 

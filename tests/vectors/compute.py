@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tardis_machine.emit import Emitter, Objects, create, parse_all
+from tardis_machine.engine import Emitter, Objects, create, parse_all
 
 _LEVELS = Objects("price", "amount")
 

@@ -10,8 +10,8 @@ import msgspec
 
 from tardis_machine import exchanges
 from tardis_machine.exchanges import Exchange, catalog
-from tardis_machine.exchanges.dialect import Secrets
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.dialect import Secrets
+from tardis_machine.history.filters import Filter
 from tardis_machine.live.plan import plan
 from tests.vectors.compute import Outcome
 

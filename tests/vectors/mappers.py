@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from tardis_machine import exchanges
-from tardis_machine.emit import create, parse_all
+from tardis_machine.engine import create, parse_all
 from tardis_machine.exchanges import catalog
-from tardis_machine.numbers import of_float
+from tardis_machine.messages.numbers import of_float
 from tests.support.shapes import handle
 from tests.vectors.compute import Outcome
 

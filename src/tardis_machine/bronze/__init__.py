@@ -7,6 +7,7 @@ from tardis_machine.bronze.context import Context, Origin
 from tardis_machine.bronze.decoder import Decoded, Envelope, decode
 from tardis_machine.bronze.encoder import Encoder, encode
 from tardis_machine.bronze.errors import DecodeError, EncodeError
+from tardis_machine.generated.lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent
 
 __all__ = [
     "Context",
@@ -17,6 +18,7 @@ __all__ = [
     "Encoder",
     "Envelope",
     "Event",
+    "NormalizedEvent",
     "Origin",
     "Rejected",
     "Series",
@@ -27,5 +29,5 @@ __all__ = [
 
 
 def descriptor_set() -> bytes:
-    """Give the schemas as a serialized FileDescriptorSet, for Spark and other consumers."""
-    return (files("lakehouse") / "descriptors.binpb").read_bytes()
+    """Return the schemas as a serialized FileDescriptorSet, for Spark and other consumers."""
+    return (files("tardis_machine") / "generated" / "lakehouse" / "descriptors.binpb").read_bytes()

@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.errors import EncodeError
 from tardis_machine.bronze.times import YEAR_10000
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 
 REQUEST_META: Final = ("request_id", "session_id", "transport", "route")
 """Keys of `meta` that a context names itself."""

@@ -9,11 +9,11 @@ from google.protobuf.message import DecodeError as ProtobufError
 from google.protobuf.message import Message as ProtobufMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine import messages
 from tardis_machine.bronze.context import REQUEST_META, Context, Origin
 from tardis_machine.bronze.errors import DecodeError
 from tardis_machine.bronze.times import YEAR_10000, time_of
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import Message, Side, Time
 
 

@@ -8,7 +8,7 @@ from tardis_machine.bronze.batch import Buffers, EncodedBatch, Event, Rejected, 
 from tardis_machine.bronze.context import Context
 from tardis_machine.bronze.errors import EncodeError
 from tardis_machine.bronze.reference import Parts, Reference, error_of, parts, read
-from tardis_machine.kernel import kernel
+from tardis_machine.engine.choice import kernel
 from tardis_machine.messages import PAYLOAD_CASES, Message, MessageError
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.varints import varint
-from tardis_machine.numbers import decimals
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.messages.numbers import decimals
 
 _CACHED: Final = 16_384
 _VARINT: Final = 0

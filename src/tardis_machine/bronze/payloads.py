@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple, get_args
 
 from msgspec import UNSET
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.fields import (
     DecimalField,
     Heads,
@@ -15,8 +14,9 @@ from tardis_machine.bronze.fields import (
     count,
 )
 from tardis_machine.bronze.times import MILLIS_END, SECONDS, TimeField
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import ErrorCode
-from tardis_machine.numbers import decimals
+from tardis_machine.messages.numbers import decimals
 
 _Written = tuple[bytes, bytes]
 """A payload, and its content as far as that belongs into the event's id: of computed messages."""

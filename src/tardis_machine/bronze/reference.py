@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze import wire
 from tardis_machine.bronze.batch import EncodedBatch, Event, Rejected, Series
 from tardis_machine.bronze.errors import EncodeError
@@ -17,6 +16,7 @@ from tardis_machine.bronze.ids import EventIds, identity
 from tardis_machine.bronze.payloads import PAYLOADS
 from tardis_machine.bronze.times import TimeField
 from tardis_machine.bronze.varints import varint
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import CASES, PAYLOAD_CASES, Time, explain, snapshot_case
 
 _UNREADABLE: Final = (ValueError, RecursionError)

@@ -4,9 +4,9 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.bronze.fields import Heads, count
 from tardis_machine.bronze.varints import LAST, LOW_BITS, MORE, varint
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.messages import Milliseconds, Time
 
 YEAR_10000: Final = 253_402_300_800

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, TextIO
 
+from tardis_machine import __version__
 from tardis_machine import log as logs
 from tardis_machine.errors import TardisMachineError
 
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = "tardis-machine" if name == "serve" else f"tardis-machine {name}"
     logs.escape_unwritable()
     try:
+        if version := _requested_version(given):
+            print(version)
+            return 0
         result: int = import_module(f"{__name__}.{name}").main(given)
         sys.stdout.flush()
     except TardisMachineError as error:
@@ -49,6 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs.tell(f"{command}: {error.strerror}")
         return 1
     return result
+
+
+def _requested_version(arguments: Sequence[str]) -> str:
+    """Return what --version or -v prints; nothing where neither is given, or help is."""
+    if {"--help", "-h"}.isdisjoint(arguments):
+        if "--version" in arguments:
+            from tardis_machine.engine.choice import kernel  # noqa: PLC0415 - takes a moment
+
+            return f"{__version__} (kernel: {kernel()})"
+        if "-v" in arguments:
+            return __version__  # alone, as the Node server prints it
+    return ""
 
 
 def _is_deserted(output: TextIO) -> bool:

@@ -12,10 +12,14 @@ from tardis_machine.lake.session import parallelism
 from tardis_machine.lake.sinks import backfill as bus_backfill
 from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
-from tardis_machine.options import ReplayNormalizedOptions, Request, replay_normalized_options
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
+from tardis_machine.replays.json_options import (
+    ReplayNormalizedOptions,
+    Request,
+    replay_normalized_options,
+)
 
 if TYPE_CHECKING:
     from tardis_machine.lake.running import Progress, Report

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tardis_machine import exchanges
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange, catalog
-from tardis_machine.times import iso_ms
+from tardis_machine.messages.times import iso_ms
 
 _DESCRIPTION: Final = """\
 Lists the exchanges of Tardis.dev: the normalized types of each, the channels each type is made

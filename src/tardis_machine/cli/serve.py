@@ -14,9 +14,9 @@ from typing import Final
 from tardis_machine import log as logs
 from tardis_machine.cli.config import others, sections
 from tardis_machine.config import ConfigError, Loaded, load
+from tardis_machine.engine.choice import kernel
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.journal import Directory
-from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import JournalConfig, PublishConfig

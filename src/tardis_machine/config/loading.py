@@ -4,13 +4,11 @@ import argparse
 import difflib
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-from tardis_machine import __version__
 from tardis_machine.config.help import help_text, print_help
 from tardis_machine.config.section import (
     PREFIX,
@@ -31,7 +29,6 @@ from tardis_machine.config.values import (
     native,
     snake,
 )
-from tardis_machine.kernel import kernel
 
 S = TypeVar("S", bound=Section)
 
@@ -162,18 +159,12 @@ def load(
     epilog: str = "",
     also: Sequence[type[Section]] = (),
 ) -> Loaded:
-    """Read flags, environment and file. Exits after --help and --version.
+    """Read flags, environment and file. Exits after --help.
 
     `also` names sections of other commands: a file shared with them may hold their tables.
     """
     if _asks_for_help(arguments):
         print_help(sections, arguments, prog=prog, description=description, epilog=epilog)
-        raise SystemExit(0)
-    if "--version" in arguments:
-        sys.stdout.write(f"{__version__} (kernel: {kernel()})\n")
-        raise SystemExit(0)
-    if "-v" in arguments:
-        sys.stdout.write(f"{__version__}\n")  # alone, as the Node server prints it
         raise SystemExit(0)
     parser = Parser(prog=prog, add_help=False)
     add_flags(parser, sections)

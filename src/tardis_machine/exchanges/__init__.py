@@ -7,13 +7,13 @@ from importlib import import_module
 from typing import Final
 
 from tardis_machine.exchanges import catalog
-from tardis_machine.exchanges.errors import (
+from tardis_machine.exchanges.base.errors import (
     BookGapError,
     MapperError,
     UnknownExchangeError,
     UnsupportedTypeError,
 )
-from tardis_machine.exchanges.exchange import Exchange
+from tardis_machine.exchanges.base.exchange import Exchange
 
 __all__ = [
     "BookGapError",

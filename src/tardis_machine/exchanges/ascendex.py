@@ -7,12 +7,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, upper_channels
-from tardis_machine.exchanges.fields import Sent, required, symbol, ticker_time, time
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, upper_channels
+from tardis_machine.exchanges.base.fields import Sent, required, symbol, ticker_time, time
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
 
 _Quote = list[str | int | float | None] | UnsetType
 

@@ -6,6 +6,20 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
+from tardis_machine.exchanges.base.channels import Handler, Route
+from tardis_machine.exchanges.base.dialect import (
+    DAY_S,
+    Dialect,
+    Endpoint,
+    absent,
+    both,
+    either,
+    null,
+    present,
+)
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, filled, optional, required, time
 from tardis_machine.exchanges.binance import (
     NATIVE,
     STREAMS,
@@ -21,20 +35,6 @@ from tardis_machine.exchanges.binance import (
     streams,
     trades,
 )
-from tardis_machine.exchanges.dialect import (
-    DAY_S,
-    Dialect,
-    Endpoint,
-    absent,
-    both,
-    either,
-    null,
-    present,
-)
-from tardis_machine.exchanges.dispatch import Handler, Route
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making
-from tardis_machine.exchanges.fields import Sent, filled, optional, required, time
 
 Number = int | float
 

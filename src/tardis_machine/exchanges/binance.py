@@ -8,8 +8,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS
+from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
     AskPrice,
@@ -28,7 +28,9 @@ from tardis_machine.emit.shapes import (
     Unless,
     Whole,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.book_joins import JoinedBook, folded
+from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, prefixed
+from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     AnswerError,
     Budget,
@@ -48,13 +50,11 @@ from tardis_machine.exchanges.dialect import (
     null,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, optional, required, text, time
-from tardis_machine.exchanges.joins import JoinedBook, folded
-from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_first
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")

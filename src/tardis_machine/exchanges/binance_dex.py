@@ -6,8 +6,8 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.binance import STREAMS
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -16,12 +16,12 @@ from tardis_machine.exchanges.dialect import (
     absent,
     generated,
 )
-from tardis_machine.exchanges.dispatch import Route, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, optional, required, text, time
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import nanos_ms
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.exchanges.binance import STREAMS
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import nanos_ms
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")

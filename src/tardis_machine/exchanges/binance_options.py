@@ -7,9 +7,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import BID_FIRST
-from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import BID_FIRST
+from tardis_machine.exchanges.base.channels import Handler, Route
+from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     Dialect,
     Endpoint,
@@ -19,11 +19,11 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, filled, nonzero, required, text, time
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import Sent, filled, nonzero, required, text, time
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
+from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")

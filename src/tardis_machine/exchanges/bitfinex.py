@@ -6,8 +6,8 @@ from typing import Any, Final
 from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Signed
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Signed
+from tardis_machine.engine.shapes import (
     AskAmount,
     AskPrice,
     BidAmount,
@@ -24,11 +24,11 @@ from tardis_machine.emit.shapes import (
     Symbol,
     Whole,
 )
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, arrays
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import ticker_time, time
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, arrays
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import ticker_time, time
+from tardis_machine.history.filters import Filter
 
 # A message: [number, payload, sequence, milliseconds, channel, pair], or with a word before the
 # payload that says what it is.

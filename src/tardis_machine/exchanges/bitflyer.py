@@ -7,8 +7,9 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Seen
-from tardis_machine.emit import Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import Objects
+from tardis_machine.exchanges.base.channels import Handler, Route, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -18,12 +19,11 @@ from tardis_machine.exchanges.dialect import (
     negated,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, prefixed
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, filled, known_side, required, time_text
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import parse_us
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, filled, known_side, required, time_text
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import parse_us
 
 _EXECUTIONS: Final = "lightning_executions"
 _SNAPSHOT: Final = "lightning_board_snapshot"

@@ -6,8 +6,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import ASK_FIRST, PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import ASK_FIRST, PAIRS
+from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
     AskPrice,
@@ -27,8 +27,8 @@ from tardis_machine.emit.shapes import (
     TextId,
     Whole,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -38,9 +38,8 @@ from tardis_machine.exchanges.dialect import (
     equals,
     with_text_pong,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentLevels,
     best,
@@ -51,8 +50,9 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
 
 Maker = Callable[[Making], Route]
 A = TypeVar("A")

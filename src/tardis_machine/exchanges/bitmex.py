@@ -7,8 +7,8 @@ from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Seen
-from tardis_machine.emit import Keyed, Side
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Keyed, Side
+from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
     AskPrice,
@@ -24,7 +24,8 @@ from tardis_machine.emit.shapes import (
     TakerSide,
     TextId,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -35,13 +36,12 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import nonzero
-from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import cut_ms, parse_ms
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import nonzero
+from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import cut_ms, parse_ms
 
 Number = int | float
 Row = TypeVar("Row")

@@ -6,14 +6,14 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, required, side, text
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, parse_us
+from tardis_machine.exchanges.base.channels import Route, keyed, named
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, required, side, text
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _NANOSECONDS_LENGTH: Final = 30

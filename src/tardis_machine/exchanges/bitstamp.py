@@ -8,7 +8,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Made
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Handler, Route, keyed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -21,12 +22,11 @@ from tardis_machine.exchanges.dialect import (
     generated,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, keyed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, SentTime, required, text, ticker_time, time
-from tardis_machine.filters import Filter
-from tardis_machine.times import micros
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, SentTime, required, text, ticker_time, time
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import micros
 
 _NO_LEVELS: Final = Raw(b"[]")
 _KEPT_UPDATES: Final = 2000

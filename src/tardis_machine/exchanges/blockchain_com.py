@@ -6,15 +6,22 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Objects
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
-from tardis_machine.exchanges.dispatch import Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, required
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, cut_ms
+from tardis_machine.engine import Objects
+from tardis_machine.exchanges.base.channels import Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    equals,
+    pairs,
+)
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, required
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, cut_ms
 
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects(price="px", amount="qty")

@@ -8,8 +8,9 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import BID_FIRST, FLAT, Side
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import BID_FIRST, FLAT, Side
+from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -22,13 +23,12 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, SentTime, filled, nonzero, required
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.filters import Filter
-from tardis_machine.times import parse_ms
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, SentTime, filled, nonzero, required
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import parse_ms
 
 _TRADES: Final = "V1TAAnonymousTradeUpdate"
 _BOOK: Final = "V1TALevel2"

@@ -8,8 +8,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS
+from tardis_machine.engine.shapes import (
     Amount,
     Asks,
     Bids,
@@ -24,8 +24,8 @@ from tardis_machine.emit.shapes import (
     Unless,
     Whole,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -38,10 +38,9 @@ from tardis_machine.exchanges.dialect import (
     negated,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     buy_unless,
@@ -55,10 +54,11 @@ from tardis_machine.exchanges.fields import (
     time,
     time_text,
 )
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, micros, parse_ms
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
+from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_last
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, micros, parse_ms
 
 Number = str | int | float
 _V5: Final = date("2023-04-05T00:00:00.000Z")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tardis_machine.exchanges.errors import UnknownExchangeError
+from tardis_machine.exchanges.base.errors import UnknownExchangeError
 
 CHANNELS: Final[dict[str, tuple[str, ...]]] = {
     "aster": ("trade", "aggTrade", "ticker", "depth", "depthSnapshot", "bookTicker"),

@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Sided
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Sided
+from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
     AskPrice,
@@ -25,7 +25,8 @@ from tardis_machine.emit.shapes import (
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -34,10 +35,9 @@ from tardis_machine.exchanges.dialect import (
     at,
     equals,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import (
     Sent,
     meant_time,
     optional,
@@ -46,9 +46,9 @@ from tardis_machine.exchanges.fields import (
     text,
     time_text,
 )
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, is_before_1970, parse_us
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, is_before_1970, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")

@@ -9,9 +9,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import Sided
-from tardis_machine.exchanges.coinbase import emit_snapshot
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import Sided
+from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -21,10 +21,9 @@ from tardis_machine.exchanges.dialect import (
     equals,
     negated,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import (
     Sent,
     known_side,
     meant_time,
@@ -33,9 +32,10 @@ from tardis_machine.exchanges.fields import (
     symbol,
     time_text,
 )
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import cut_ms, parse_ms
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.exchanges.coinbase import emit_snapshot
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import cut_ms, parse_ms
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="BUY")
 _HOUR_MS: Final = 3_600_000

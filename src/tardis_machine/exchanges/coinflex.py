@@ -6,12 +6,19 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, pairs
-from tardis_machine.exchanges.dispatch import Part, Route, decoded, named
-from tardis_machine.exchanges.exchange import Era, Exchange, Making, upper_channels
-from tardis_machine.exchanges.fields import Sent, optional, required, ticker_time, time
-from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.channels import Part, Route, decoded, named
+from tardis_machine.exchanges.base.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    equals,
+    pairs,
+)
+from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, upper_channels
+from tardis_machine.exchanges.base.fields import Sent, optional, required, ticker_time, time
+from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
+from tardis_machine.history.filters import Filter
 
 _SPOT_PARTS: Final = 2
 

@@ -7,8 +7,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -23,12 +23,20 @@ from tardis_machine.exchanges.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, given, required, side, symbol, ticker_time, time
-from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import (
+    Sent,
+    given,
+    required,
+    side,
+    symbol,
+    ticker_time,
+    time,
+)
+from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_first
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
 
 _HOUR_MS: Final = 3_600_000
 _OPTION_PARTS: Final = 3

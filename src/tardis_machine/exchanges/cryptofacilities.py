@@ -6,8 +6,8 @@ from typing import Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Id, Objects, Side
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Id, Objects, Side
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     LevelSide,
@@ -19,7 +19,8 @@ from tardis_machine.emit.shapes import (
     TextId,
     Unless,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Part, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -29,13 +30,12 @@ from tardis_machine.exchanges.dialect import (
     equals,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.fields import required, symbol, ticker_time, time
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, date, upper_channels
+from tardis_machine.exchanges.base.fields import required, symbol, ticker_time, time
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time
 
 Number = int | float
 Maker = Callable[[Making], Route]

@@ -6,8 +6,9 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import Objects
+from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -16,9 +17,8 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.exchange import Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, date, upper_channels
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     optional,
@@ -27,9 +27,9 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.fields import symbol as required_symbol
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.fields import symbol as required_symbol
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
 
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects(price="limit_price", amount="size")

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Positions, Side
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Positions, Side
+from tardis_machine.engine.shapes import (
     Amount,
     Asks,
     Bids,
@@ -23,8 +23,8 @@ from tardis_machine.emit.shapes import (
     TextId,
     Unless,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Part, Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -37,13 +37,13 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import nonzero
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.exchanges.subscriptions import channel_first, first_of, subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import nonzero
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
+from tardis_machine.exchanges.base.subscriptions import channel_first, first_of, subscriptions
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 

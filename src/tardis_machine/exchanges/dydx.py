@@ -8,8 +8,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import LOCAL_TIME, PAIRS, Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import LOCAL_TIME, PAIRS, Objects
+from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -19,14 +20,13 @@ from tardis_machine.exchanges.dialect import (
     equals,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, buy_unless, optional, required
-from tardis_machine.exchanges.fields import symbol as required_symbol
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, cut_ms, parse_ms
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, buy_unless, optional, required
+from tardis_machine.exchanges.base.fields import symbol as required_symbol
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, cut_ms, parse_ms
 
 Number = int | float
 _MAX_PRICES: Final = 100_000

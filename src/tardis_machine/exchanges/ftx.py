@@ -8,8 +8,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import LOCAL_TIME
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import LOCAL_TIME
+from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -19,13 +20,12 @@ from tardis_machine.exchanges.dialect import (
     generated,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, filled, nonzero, required, side, time_text
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, filled, nonzero, required, side, time_text
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, parse_ms, parse_us, seconds_us
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")

@@ -7,8 +7,8 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Objects, Signed
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Objects, Signed
+from tardis_machine.engine.shapes import (
     AskAmount,
     AskPrice,
     BidAmount,
@@ -26,7 +26,8 @@ from tardis_machine.emit.shapes import (
     SignedAmount,
     Symbol,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -38,9 +39,8 @@ from tardis_machine.exchanges.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import (
     Sent,
     nonzero,
     optional,
@@ -49,8 +49,8 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
 
 _MILLISECONDS: Final = 1000
 _NO_LEVELS: Final = Raw(b"[]")

@@ -7,8 +7,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Made, Seen
-from tardis_machine.emit import PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     AskAmount,
@@ -26,16 +26,16 @@ from tardis_machine.emit.shapes import (
     TakerSide,
     Whole,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, at, pairs
-from tardis_machine.exchanges.dispatch import Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, buy_unless, optional, required, symbol, time
+from tardis_machine.exchanges.base.book_joins import JoinedBook, amended
+from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, at, pairs
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import Sent, buy_unless, optional, required, symbol, time
+from tardis_machine.exchanges.base.update_ids import Continuity
 from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS, best_shape, updated_best
-from tardis_machine.exchanges.joins import JoinedBook, amended
-from tardis_machine.filters import Filter
-from tardis_machine.times import seconds_ms, seconds_us
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import seconds_ms, seconds_us
 
 _VERSION_4: Final = date("2023-04-29")
 _PUSHED_BOOKS: Final = date("2025-08-01")

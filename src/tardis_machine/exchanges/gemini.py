@@ -7,8 +7,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Seen
-from tardis_machine.emit import AMOUNTS_FIRST, Sided
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import AMOUNTS_FIRST, Sided
+from tardis_machine.exchanges.base.channels import Part, Route, decoded, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -19,10 +20,9 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, decoded, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     known_side,
@@ -31,9 +31,9 @@ from tardis_machine.exchanges.fields import (
     text,
     time,
 )
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, nanos_us
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, nanos_us
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")

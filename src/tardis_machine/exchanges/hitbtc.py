@@ -6,8 +6,9 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import Objects
+from tardis_machine.exchanges.base.channels import Handler, Route, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -17,12 +18,11 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, known_side, required, time_text
-from tardis_machine.exchanges.subscriptions import fields, first_of, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import cut_ms
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, known_side, required, time_text
+from tardis_machine.exchanges.base.subscriptions import fields, first_of, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import cut_ms
 
 _LEVELS: Final = Objects("price", "size")
 _PREFIX: Final = b'{"jsonrpc":"2.0","method":"'

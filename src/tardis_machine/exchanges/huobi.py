@@ -11,8 +11,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import PAIRS, Emitter
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS, Emitter
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     AnyId,
@@ -35,8 +35,17 @@ from tardis_machine.emit.shapes import (
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.book_joins import amended
+from tardis_machine.exchanges.base.channels import (
+    Handler,
+    Parts,
+    Route,
+    Shaped,
+    find,
+    keyed,
+    prefixed,
+)
+from tardis_machine.exchanges.base.dialect import (
     AnswerError,
     Dialect,
     Endpoint,
@@ -54,10 +63,9 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import Handler, Parts, Route, Shaped, find, keyed, prefixed
-from tardis_machine.exchanges.errors import BookGapError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import BookGapError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     filled,
@@ -68,10 +76,10 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.fields import symbol as required_symbol
-from tardis_machine.exchanges.joins import amended
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.fields import symbol as required_symbol
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 _MAX_FRAME: Final = 64 << 20

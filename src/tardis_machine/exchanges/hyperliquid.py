@@ -7,8 +7,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Made
-from tardis_machine.emit import BID_FIRST, LOCAL_TIME, Objects
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import BID_FIRST, LOCAL_TIME, Objects
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     AskAmount,
@@ -29,7 +29,8 @@ from tardis_machine.emit.shapes import (
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -38,9 +39,8 @@ from tardis_machine.exchanges.dialect import (
     equals,
     pairs,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     optional,
@@ -49,7 +49,7 @@ from tardis_machine.exchanges.fields import (
     text,
     time,
 )
-from tardis_machine.filters import Filter
+from tardis_machine.history.filters import Filter
 
 _LEVELS: Final = Objects("px", "sz")
 _SYMBOL: Final = Symbol(upper=True)

@@ -6,8 +6,8 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Objects, Positions
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import Objects, Positions
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     AskAmount,
@@ -31,7 +31,8 @@ from tardis_machine.emit.shapes import (
     TakerSide,
     Whole,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, Shaped, arrays, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -41,13 +42,12 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Route, Shaped, arrays, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, nonzero, required, side, symbol
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, parse_ms, parse_us, seconds_us
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import Sent, nonzero, required, side, symbol
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, parse_ms, parse_us, seconds_us
 
 _VERSION_2: Final = date("2026-07-10")
 _NO_LEVELS: Final = Raw(b"[]")

@@ -9,8 +9,8 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import PAIRS, Levels
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS, Levels
+from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
     AskPrice,
@@ -31,7 +31,9 @@ from tardis_machine.emit.shapes import (
     TakerSide,
     TextId,
 )
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.book_joins import JoinedBook, amended, spliced
+from tardis_machine.exchanges.base.channels import Handler, Part, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.dialect import (
     AnswerError,
     Dialect,
     Discovery,
@@ -44,10 +46,9 @@ from tardis_machine.exchanges.dialect import (
     equals,
     generated,
 )
-from tardis_machine.exchanges.dispatch import Handler, Part, Route, Shaped, keyed, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     buy_unless,
@@ -57,10 +58,9 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.joins import JoinedBook, amended, spliced
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import micros, nanos_ms
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import micros, nanos_ms
 
 Number = int | float
 _MAX_TOPICS: Final = 100

@@ -6,8 +6,9 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import Emitter, Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import Emitter, Objects
+from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     Dialect,
     Endpoint,
@@ -17,9 +18,8 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     filled,
@@ -28,8 +28,8 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.history.filters import Filter
 
 _LEVELS: Final = Objects("price", "size")
 _NO_LEVELS: Final = Raw(b"[]")

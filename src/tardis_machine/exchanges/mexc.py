@@ -9,8 +9,10 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import AMOUNTS_FIRST, Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import AMOUNTS_FIRST, Objects
+from tardis_machine.exchanges.base.book_joins import JoinedBook, spliced
+from tardis_machine.exchanges.base.channels import Handler, Route, keyed, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     Dialect,
     Endpoint,
@@ -27,12 +29,10 @@ from tardis_machine.exchanges.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.dispatch import Handler, Route, keyed, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, SentTime, filled, required, side, time
-from tardis_machine.exchanges.joins import JoinedBook, spliced
-from tardis_machine.exchanges.subscriptions import subscriptions, symbol_last
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, SentTime, filled, required, side, time
+from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_last
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 _DEALS: Final = "spot@public.aggre.deals.v3.api.pb@10ms"

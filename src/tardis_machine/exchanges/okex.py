@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.emit import PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS
+from tardis_machine.engine.shapes import (
     Absent,
     Amount,
     AskAmount,
@@ -35,8 +35,8 @@ from tardis_machine.emit.shapes import (
     TextId,
     Whole,
 )
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Part, Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -48,9 +48,15 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     with_text_pong,
 )
-from tardis_machine.exchanges.dispatch import Part, Route, Shaped, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import (
+    Channel,
+    Era,
+    Exchange,
+    Making,
+    date,
+    upper_channels,
+)
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentLevels,
     best,
@@ -62,9 +68,10 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.subscriptions import channel_first, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import cut_ms, parse_ms
+from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import cut_ms, parse_ms
 
 Maker = Callable[[Making], Route]
 R = TypeVar("R")

@@ -6,9 +6,17 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.exchanges.dispatch import Part, Route, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.fields import Sent, nonzero, time
+from tardis_machine.exchanges.base.channels import Part, Route, named
+from tardis_machine.exchanges.base.exchange import (
+    Channel,
+    Era,
+    Exchange,
+    Making,
+    date,
+    upper_channels,
+)
+from tardis_machine.exchanges.base.fields import Sent, nonzero, time
+from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.exchanges.okex import (
     LIVE,
     NATIVE,
@@ -24,8 +32,7 @@ from tardis_machine.exchanges.okex import (
     index_of,
     trade_eras,
 )
-from tardis_machine.exchanges.option_names import Option, Options, expiration
-from tardis_machine.times import cut_ms
+from tardis_machine.messages.times import cut_ms
 
 _NO_TICKER: Final = Ticker5()
 

@@ -6,8 +6,8 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.emit import PAIRS
-from tardis_machine.emit.shapes import (
+from tardis_machine.engine import PAIRS
+from tardis_machine.engine.shapes import (
     AskAmount,
     AskPrice,
     Asks,
@@ -21,15 +21,10 @@ from tardis_machine.emit.shapes import (
     Single,
     Symbol,
 )
-from tardis_machine.exchanges.dialect import Endpoint
-from tardis_machine.exchanges.dispatch import Route, Shaped, named
-from tardis_machine.exchanges.exchange import Exchange, Making
-from tardis_machine.exchanges.fields import (
-    Sent,
-    best,
-    symbol,
-    time,
-)
+from tardis_machine.exchanges.base.channels import Route, Shaped, named
+from tardis_machine.exchanges.base.dialect import Endpoint
+from tardis_machine.exchanges.base.exchange import Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, best, symbol, time
 from tardis_machine.exchanges.okex import (
     LIVE,
     NATIVE,

@@ -6,13 +6,20 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals, present
-from tardis_machine.exchanges.dispatch import Part, Route, decoded, named
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import required, side, symbol
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, nanos_us
+from tardis_machine.exchanges.base.channels import Part, Route, decoded, named
+from tardis_machine.exchanges.base.dialect import (
+    Dialect,
+    Endpoint,
+    Outgoing,
+    Session,
+    equals,
+    present,
+)
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import required, side, symbol
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, nanos_us
 
 _Text = str | int | float | None
 # Decoded as the reference does, and thus of a size that can be divided.

@@ -7,15 +7,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known
-from tardis_machine.exchanges.continuity import Continuity
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Part, Route, decoded, named, prefixed
-from tardis_machine.exchanges.errors import MapperError
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import Sent, SentTime, buy_unless, required, text, time
-from tardis_machine.exchanges.subscriptions import subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import seconds_ms
+from tardis_machine.exchanges.base.channels import Part, Route, decoded, named, prefixed
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.base.errors import MapperError
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import Sent, SentTime, buy_unless, required, text, time
+from tardis_machine.exchanges.base.subscriptions import subscriptions
+from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import seconds_ms
 
 _OLD: Final = "price_aggregated_book"
 _OLD_UNTIL: Final = date("2022-08-02T00:00:00.000Z")

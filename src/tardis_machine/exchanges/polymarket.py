@@ -6,19 +6,12 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder
 
-from tardis_machine.emit import BID_FIRST, Objects
-from tardis_machine.exchanges.dialect import (
-    Dialect,
-    Endpoint,
-    Outgoing,
-    Session,
-    at,
-    equals,
-)
-from tardis_machine.exchanges.dispatch import Route, keyed, named
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, SentTime, nonzero, required, side, time
-from tardis_machine.filters import Filter
+from tardis_machine.engine import BID_FIRST, Objects
+from tardis_machine.exchanges.base.channels import Route, keyed, named
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, at, equals
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, SentTime, nonzero, required, side, time
+from tardis_machine.history.filters import Filter
 
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects("price", "size")

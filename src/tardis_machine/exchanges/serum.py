@@ -9,13 +9,13 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.fields import Sent, nonzero, required, side, time_text
-from tardis_machine.exchanges.subscriptions import fields, subscriptions
-from tardis_machine.filters import Filter
-from tardis_machine.times import Time, cut_ms
+from tardis_machine.exchanges.base.channels import Route, named, prefixed
+from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.fields import Sent, nonzero, required, side, time_text
+from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
+from tardis_machine.history.filters import Filter
+from tardis_machine.messages.times import Time, cut_ms
 
 _NO_LEVELS: Final = Raw(b"[]")
 

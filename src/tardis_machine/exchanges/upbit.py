@@ -6,7 +6,8 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.channels import Route, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -15,10 +16,9 @@ from tardis_machine.exchanges.dialect import (
     equals,
     present,
 )
-from tardis_machine.exchanges.dispatch import Route, named, prefixed
-from tardis_machine.exchanges.exchange import Exchange, Making, always
-from tardis_machine.exchanges.fields import Sent, buy_unless, nonzero, required, text, time
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.fields import Sent, buy_unless, nonzero, required, text, time
+from tardis_machine.history.filters import Filter
 
 Number = int | float
 

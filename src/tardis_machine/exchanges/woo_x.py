@@ -8,8 +8,18 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import Known, Made
-from tardis_machine.emit import PAIRS, Emitter, Layout, Objects
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.engine import PAIRS, Emitter, Layout, Objects
+from tardis_machine.exchanges.base.channels import (
+    Handler,
+    Part,
+    Parts,
+    Route,
+    find,
+    keyed,
+    named,
+    prefixed,
+)
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     Endpoint,
     Outgoing,
@@ -22,18 +32,8 @@ from tardis_machine.exchanges.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.dispatch import (
-    Handler,
-    Part,
-    Parts,
-    Route,
-    find,
-    keyed,
-    named,
-    prefixed,
-)
-from tardis_machine.exchanges.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.fields import (
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.fields import (
     Sent,
     SentTime,
     buy_unless,
@@ -43,8 +43,8 @@ from tardis_machine.exchanges.fields import (
     ticker_time,
     time,
 )
-from tardis_machine.exchanges.subscriptions import subscriptions, symbol_first
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_first
+from tardis_machine.history.filters import Filter
 
 _V3_SINCE: Final = date("2026-06-29T22:02:00.000Z")
 _NO_LEVELS: Final = Raw(b"[]")

@@ -1,6 +1,5 @@
 """History: the Tardis API's slices, their cache on disk, and what reads them."""
 
-from tardis_machine.filters import Filter, normalize, to_json
 from tardis_machine.history.errors import (
     CacheError,
     CorruptSliceError,
@@ -8,6 +7,7 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
     RetriesExhaustedError,
 )
+from tardis_machine.history.filters import Filter, normalize, to_json
 from tardis_machine.history.history import History, Source, claim_cache_dir, default_cache_dir
 from tardis_machine.history.reader import Reader, Select
 

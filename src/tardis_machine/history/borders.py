@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tardis_machine.history.blocks import pieces
 from tardis_machine.history.cache import CachedSlice
 from tardis_machine.history.errors import CorruptSliceError
-from tardis_machine.history.pieces import pieces
-from tardis_machine.lines import STAMP, last_stamp, minute_of, split, stamp_of
+from tardis_machine.history.recorded_lines import STAMP, last_stamp, minute_of, split, stamp_of
 
 
 class _Gap(NamedTuple):

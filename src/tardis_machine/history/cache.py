@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tardis_machine.config import open_directory, unlink_below, warn_once
-from tardis_machine.history.bound import Bound, Pins, Tally, file_size, remove
+from tardis_machine.history.blocks import verify
+from tardis_machine.history.cache_limit import Bound, Pins, Tally, file_size, remove
 from tardis_machine.history.errors import CacheError
-from tardis_machine.history.pieces import verify
 
 log = logging.getLogger(__name__)
 

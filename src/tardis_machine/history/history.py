@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from tardis_machine.config import DefaultDirectory, claim, warn_once
-from tardis_machine.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.cache import MINUTE, Cache
 from tardis_machine.history.client import (
     API_WAIT_S,
@@ -23,6 +22,7 @@ from tardis_machine.history.client import (
 from tardis_machine.history.due import Clock, DueTimes, Lag, system_clock
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
+from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.plain import HAS_POSIX, PlainCache
 from tardis_machine.history.reader import Reader, Select
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from tardis_machine.config import make_private
+from tardis_machine.history.blocks import verify
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.errors import CacheError
-from tardis_machine.history.pieces import verify
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from tardis_machine.history.blocks import pieces, verify
 from tardis_machine.history.borders import served_minutes
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
@@ -24,8 +25,7 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
 )
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
-from tardis_machine.history.pieces import pieces, verify
-from tardis_machine.lines import (
+from tardis_machine.history.recorded_lines import (
     Window,
     count_stamped,
     first_stamp,

@@ -30,9 +30,9 @@ from typing import Final, Protocol
 
 from isal import isal_zlib
 
+from tardis_machine.engine.choice import kernel
 from tardis_machine.journal import durable, segment
 from tardis_machine.journal.syncer import Syncer, SyncState
-from tardis_machine.kernel import kernel
 from tardis_machine.log import Throttle
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
 from tardis_machine.lake.decode.columns import TIME, outside_time, words
 from tardis_machine.lake.decode.envelopes import PAYLOADS, data_types, envelopes, unframed
 from tardis_machine.lake.groups import SUMMARY, TRADE, summary

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 from typing import Final
 
 from tardis_machine.config import ConfigError, Section, setting
-from tardis_machine.emit import DataTypeError, parse
-from tardis_machine.emit.datatypes import BookSnapshots, TradeBars
+from tardis_machine.engine import DataTypeError, parse
+from tardis_machine.engine.datatypes import BookSnapshots, TradeBars
 from tardis_machine.lake.config import MOST_ROWS, YES_HELP, TablesConfig
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.intervals import seconds

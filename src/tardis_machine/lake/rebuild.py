@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tardis_machine.emit import DataTypeError
+from tardis_machine.engine import DataTypeError
 from tardis_machine.lake import manifest, quarantine, silver
 from tardis_machine.lake.batches import EVENT_KEY, MERGES_AT_ONCE, TRADE_SLACK_US
 from tardis_machine.lake.counting import Counted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as bronze_pb2
 from tardis_machine.lake.decode.columns import (
     Column,
     Defects,

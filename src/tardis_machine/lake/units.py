@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tardis_machine.emit import datatypes
+from tardis_machine.engine import datatypes
 from tardis_machine.lake.spans import DAY_US, moment
 from tardis_machine.messages import CASES, snapshot_case
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 
 BRONZE: Final = "bronze"
 SILVER: Final = "silver"

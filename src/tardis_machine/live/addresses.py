@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from tardis_machine.config.section import split_url
-from tardis_machine.exchanges.dialect import DialectError, Endpoint
+from tardis_machine.exchanges.base.dialect import DialectError, Endpoint
 
 
 def variable(prefix: str, exchange: str, name: str = "") -> str:

@@ -14,8 +14,8 @@ from aiohttp import WSMsgType
 from yarl import URL
 
 from tardis_machine.backoff import Backoff
-from tardis_machine.exchanges.dialect import AnswerError, Outgoing, Snapshot, spelled
-from tardis_machine.filters import Filter
+from tardis_machine.exchanges.base.dialect import AnswerError, Outgoing, Snapshot, spelled
+from tardis_machine.history.filters import Filter
 from tardis_machine.live.errors import (
     BookError,
     ClosedError,

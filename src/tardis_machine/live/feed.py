@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tardis_machine.control import disconnect_line, error_line
-from tardis_machine.emit import parse_all
-from tardis_machine.emit.datatypes import sent, sources
+from tardis_machine.engine import parse_all
+from tardis_machine.engine.datatypes import sent, sources
 from tardis_machine.exchanges import BookGapError
 from tardis_machine.exchanges import get as get_exchange
 from tardis_machine.live.books import Books
@@ -26,7 +25,8 @@ from tardis_machine.live.plan import plan
 from tardis_machine.live.poller import PolledSource
 from tardis_machine.live.resources import Resources
 from tardis_machine.log import Throttle
-from tardis_machine.options import StreamNormalizedOptions
+from tardis_machine.messages.control import disconnect_line, error_line
+from tardis_machine.replays.json_options import StreamNormalizedOptions
 
 if TYPE_CHECKING:
     from tardis_machine.journal import Ticket

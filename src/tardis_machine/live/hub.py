@@ -4,12 +4,12 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from tardis_machine.emit import parse_all
-from tardis_machine.emit.datatypes import sent
+from tardis_machine.engine import parse_all
+from tardis_machine.engine.datatypes import sent
 from tardis_machine.live.feed import Feed, Journal, Listener
 from tardis_machine.live.resources import Resources
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.options import StreamNormalizedOptions
+from tardis_machine.replays.json_options import StreamNormalizedOptions
 
 OpenJournal = Callable[[], Journal | None]
 _Key = tuple[str, tuple[str, ...], tuple[str, ...] | None, int, frozenset[str], bool]

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tardis_machine.emit import DataType, Taken, create
-from tardis_machine.emit.datatypes import sources
+from tardis_machine.engine import DataType, Taken, create
+from tardis_machine.engine.datatypes import sources
 from tardis_machine.exchanges import BookGapError, Exchange
 from tardis_machine.live.errors import BookError, LiveError, MalformedError
 from tardis_machine.live.plan import Connecting, Plan, Polling

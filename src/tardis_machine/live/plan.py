@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import time_ns
 
-from tardis_machine import filters as filters_of
 from tardis_machine.exchanges import Exchange
-from tardis_machine.exchanges.dialect import (
+from tardis_machine.exchanges.base.dialect import (
     Dialect,
     DialectError,
     Endpoint,
@@ -16,7 +15,8 @@ from tardis_machine.exchanges.dialect import (
     Session,
     Snapshot,
 )
-from tardis_machine.filters import Filter
+from tardis_machine.history import filters as filters_of
+from tardis_machine.history.filters import Filter
 from tardis_machine.live.addresses import is_set, rest_url, variable, websocket_url
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from tardis_machine.exchanges.dialect import AnswerError, chunks, spelled
+from tardis_machine.exchanges.base.dialect import AnswerError, chunks, spelled
 from tardis_machine.live.errors import LiveError
 from tardis_machine.live.lanes import Lane
 from tardis_machine.live.plan import Polling

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tardis_machine.exchanges.dialect import Budget
+from tardis_machine.exchanges.base.dialect import Budget
 from tardis_machine.live.errors import RateLimitError, RestError
 
 _TIMEOUT_S: Final = 10.0

@@ -37,7 +37,7 @@ from tardis_machine.publish.supervisor import Supervisor
 from tardis_machine.waiting import in_thread
 
 if TYPE_CHECKING:
-    from tardis_machine.normalize import Pour
+    from tardis_machine.replays.normalizer import Pour
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from tardis_machine.config import ConfigError, from_dict, resolve
 from tardis_machine.history import History
 from tardis_machine.history.client import API_WAIT_S
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.log import show_warnings
-from tardis_machine.merge import Batch
 from tardis_machine.messages import (
     BookChange,
     BookSnapshot,
@@ -21,12 +21,6 @@ from tardis_machine.messages import (
     Message,
     OptionSummary,
     Trade,
-)
-from tardis_machine.normalize import Malformed, NormalizeError
-from tardis_machine.options import (
-    OptionsError,
-    replay_normalized_options,
-    replay_options,
 )
 from tardis_machine.replays.arguments import (
     Filters,
@@ -38,10 +32,16 @@ from tardis_machine.replays.arguments import (
     requests,
 )
 from tardis_machine.replays.base import MessageReplay, ReplayEndedError
+from tardis_machine.replays.json_options import (
+    OptionsError,
+    replay_normalized_options,
+    replay_options,
+)
+from tardis_machine.replays.merger import Batch
 from tardis_machine.replays.normalized import NormalizedReplay, TableTypeError
+from tardis_machine.replays.normalizer import Malformed, NormalizeError
 from tardis_machine.replays.raw import MergedLines, MergedRawReplay, NativeReplay, RawReplay
 from tardis_machine.replays.recorded import RawMessage, RawMessageError
-from tardis_machine.sample import SAMPLE
 
 __all__ = [
     "Batch",

@@ -7,8 +7,8 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
-from tardis_machine.filters import Channel, Filter
-from tardis_machine.options import OptionsError, Request
+from tardis_machine.history.filters import Channel, Filter
+from tardis_machine.replays.json_options import OptionsError, Request
 
 Moment = str | date
 """ISO text, a date, or a datetime, which is UTC unless it has a zone."""

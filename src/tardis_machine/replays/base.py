@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.filters import Filter
 from tardis_machine.history import History, Reader
-from tardis_machine.lines import LocalWindow
+from tardis_machine.history.filters import Filter
+from tardis_machine.history.recorded_lines import LocalWindow
 from tardis_machine.messages import Time
-from tardis_machine.options import ReplayNormalizedOptions, ReplayOptions, common_speed
-from tardis_machine.pacing import Clock, Schedule
-from tardis_machine.times import local_of
+from tardis_machine.messages.times import local_of
+from tardis_machine.replays.json_options import ReplayNormalizedOptions, ReplayOptions, common_speed
+from tardis_machine.replays.pacing import Clock, Schedule
 from tardis_machine.waiting import settled
 
 Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]

@@ -6,19 +6,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from tardis_machine import arrow, exchanges
-from tardis_machine.arrow import TableOptions
-from tardis_machine.emit.datatypes import parse_all, sent, sources
+from tardis_machine import exchanges
+from tardis_machine.engine import columns as arrow
+from tardis_machine.engine.choice import kernel
+from tardis_machine.engine.columns import TableOptions
+from tardis_machine.engine.datatypes import parse_all, sent, sources
 from tardis_machine.errors import NoDataWarning, TardisMachineError
 from tardis_machine.extras import require
 from tardis_machine.history import History
-from tardis_machine.kernel import kernel
-from tardis_machine.merge import Batch, Chunk, Merged, merge
 from tardis_machine.messages import decode_lines
-from tardis_machine.normalize import Malformed, Normalizer, Pour, normalizer_type
-from tardis_machine.options import OptionsError, ReplayNormalizedOptions, untrimmed
-from tardis_machine.pacing import Clock
 from tardis_machine.replays.base import M_co, MessageReplay, span_of, window_of
+from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, untrimmed
+from tardis_machine.replays.merger import Batch, Chunk, Merged, merge
+from tardis_machine.replays.normalizer import Malformed, Normalizer, Pour, normalizer_type
+from tardis_machine.replays.pacing import Clock
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import Protocol, Self
 
 from tardis_machine.history import Reader, ReaderClosedError
-from tardis_machine.lines import LocalWindow, locals_of, split, within
-from tardis_machine.pacing import Schedule
+from tardis_machine.history.recorded_lines import LocalWindow, locals_of, split, within
+from tardis_machine.replays.pacing import Schedule
 
 
 class DuePieces(Protocol):

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from itertools import accumulate, compress, groupby
 from typing import Final
 
-from tardis_machine.emit import Taken
+from tardis_machine.engine import Taken
+from tardis_machine.engine.choice import kernel
 from tardis_machine.history import History
-from tardis_machine.kernel import kernel
-from tardis_machine.lines import (
+from tardis_machine.history.recorded_lines import (
     MESSAGE,
     LineStream,
     Pieces,
@@ -21,14 +21,14 @@ from tardis_machine.lines import (
     with_messages,
 )
 from tardis_machine.log import Throttle
-from tardis_machine.merge import Merged, merge
-from tardis_machine.normalize import NormalizeError
-from tardis_machine.options import ReplayOptions
-from tardis_machine.pacing import Clock
+from tardis_machine.messages.times import local_of
 from tardis_machine.replays.base import M_co, MessageReplay, Replay, window_of
+from tardis_machine.replays.json_options import ReplayOptions
+from tardis_machine.replays.merger import Merged, merge
+from tardis_machine.replays.normalizer import NormalizeError
 from tardis_machine.replays.paced import paced
+from tardis_machine.replays.pacing import Clock
 from tardis_machine.replays.recorded import RawMessage, decode_recorded
-from tardis_machine.times import local_of
 
 log = logging.getLogger(__name__)
 

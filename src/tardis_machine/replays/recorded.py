@@ -7,7 +7,7 @@ import msgspec
 
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.messages import Time
-from tardis_machine.times import SECONDS
+from tardis_machine.messages.times import SECONDS
 
 _SHOWN: Final = 100
 

@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tardis_machine.config import ConfigError, Section, from_dict, options
+from tardis_machine.engine.choice import kernel
 from tardis_machine.history import History, claim_cache_dir
 from tardis_machine.history.client import API_WAIT_S
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.history.settings import HistoryConfig
-from tardis_machine.kernel import kernel
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.publish.buses import BUSES, bus_config
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
-from tardis_machine.sample import SAMPLE
 from tardis_machine.server import descriptors
 from tardis_machine.server.cluster_metrics import ClusterMetrics
 from tardis_machine.server.http import SPARE_PATHS, HttpRoutes

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tardis_machine.emit import Written
-from tardis_machine.kernel import kernel
-from tardis_machine.lines import MESSAGE, are_stamped, is_stamped, split
+from tardis_machine.engine import Written
+from tardis_machine.engine.choice import kernel
+from tardis_machine.history.recorded_lines import MESSAGE, are_stamped, is_stamped, split
 
 _TEXT: Final = 0x81
 _CLOSE: Final = 0x88

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tardis_machine.config import Section, setting
-from tardis_machine.emit.datatypes import BookSnapshots, parse
+from tardis_machine.engine.datatypes import BookSnapshots, parse
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.options import (
+from tardis_machine.replays.json_options import (
     OptionsError,
     ReplayNormalizedOptions,
     StreamNormalizedOptions,

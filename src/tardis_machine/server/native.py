@@ -18,15 +18,15 @@ from aiohttp import web
 from tardis_machine import exchanges
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
-from tardis_machine.filters import Filter, normalize
-from tardis_machine.options import (
+from tardis_machine.history.filters import Filter, normalize
+from tardis_machine.replays import MergedRawReplay, NativeReplay
+from tardis_machine.replays.json_options import (
     OptionsError,
     ReplayOptions,
     Request,
     common_speed,
     replay_options,
 )
-from tardis_machine.replays import MergedRawReplay, NativeReplay
 from tardis_machine.server import identity
 from tardis_machine.server.frames import recorded_frames, text_frames
 from tardis_machine.server.services import Services

@@ -9,9 +9,9 @@ from typing import Final
 
 from aiohttp import web
 
-from tardis_machine.emit import Written
-from tardis_machine.kernel import kernel
-from tardis_machine.normalize import Framing, Pour
+from tardis_machine.engine import Written
+from tardis_machine.engine.choice import kernel
+from tardis_machine.replays.normalizer import Framing, Pour
 from tardis_machine.waiting import wake
 
 if sys.platform == "linux":

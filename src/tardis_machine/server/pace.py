@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tardis_machine.emit import Written
+from tardis_machine.engine import Written
 from tardis_machine.history.due import Due
-from tardis_machine.merge import Chunk
-from tardis_machine.normalize import Pour
+from tardis_machine.replays.merger import Chunk
+from tardis_machine.replays.normalizer import Pour
 from tardis_machine.waiting import settled
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tardis_machine.emit import Written
+from tardis_machine.engine import Written
 from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
-from tardis_machine.merge import Chunk
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.merger import Chunk
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
 from tardis_machine.server.cluster_metrics import ClusterMetrics

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import WebSocketError, WSMsgType, hdrs, web
 
-from tardis_machine.emit import Written
+from tardis_machine.engine import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.server import identity
 from tardis_machine.server.answers import text_of

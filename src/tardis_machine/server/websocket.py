@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tardis_machine.control import error_line
 from tardis_machine.messages import ErrorCode, Message
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.messages.control import error_line
+from tardis_machine.messages.times import iso_us
 from tardis_machine.replays import NormalizedReplay
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays
@@ -18,7 +19,6 @@ from tardis_machine.server.pace import Journal, poured_by
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, POLICY, Close, Session
 from tardis_machine.server.stream import STREAM_NORMALIZED, stream_normalized
-from tardis_machine.times import iso_us
 
 Endpoint = Callable[[web.BaseRequest, Session], Coroutine[Any, Any, Close]]
 

@@ -1,12 +1,12 @@
 """The Gold tables made of the bundled sample, and the server's messages to compare them with."""
 
 from tardis_machine.history import History
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.gold.refresh import Wanted
 from tardis_machine.messages import Message, decode_lines
-from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.sample import SAMPLE
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tests.lake.days import MINUTE_US, START_US
 
 EXCHANGES = ("bitmex", "deribit")

@@ -5,7 +5,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from lakehouse.bronze.v1 import normalized_event_pb2 as pb
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2 as pb
 from tardis_machine.lake.gold.refresh import refresh
 from tardis_machine.lake.tables import SILVER, Tables
 from tests.lake.days import DAY_US, MINUTE_US, START_US

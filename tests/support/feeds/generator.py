@@ -8,9 +8,9 @@ from typing import Final
 
 import zstandard
 
-from tardis_machine.filters import Filter, cache_keys, normalize
 from tardis_machine.history.cache import Cache
-from tardis_machine.sample import MINUTES, SAMPLE, START
+from tardis_machine.history.filters import Filter, cache_keys, normalize
+from tardis_machine.history.sample import MINUTES, SAMPLE, START
 from tests.support.feeds.binance_futures import BinanceFuturesFeed
 from tests.support.feeds.bitmex import BitmexFeed
 from tests.support.feeds.deribit import DeribitFeed

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import zstandard
 
-from tardis_machine import sample
-from tardis_machine.filters import Filter
+from tardis_machine.history import sample
 from tardis_machine.history.cache import MINUTE
+from tardis_machine.history.filters import Filter
 
 Lines = Callable[[str, int], bytes]
 """An exchange's lines of one minute."""

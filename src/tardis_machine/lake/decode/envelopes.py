@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
 
-from lakehouse.bronze.v1 import normalized_event_pb2
+from tardis_machine.generated.lakehouse.bronze.v1 import normalized_event_pb2
 from tardis_machine.messages import CASES
 
 if TYPE_CHECKING:

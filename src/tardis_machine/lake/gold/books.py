@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tardis_machine.emit import Emitter
+from tardis_machine.engine import Emitter
 from tardis_machine.lake.gold.emitted import BROKEN, emitted, micros, texts
 from tardis_machine.lake.gold.table import KEY, GoldTable, Job, gold
 from tardis_machine.lake.tables import SILVER

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tardis_machine import emit
-from tardis_machine.arrow import Layout, reader
-from tardis_machine.emit import Emitter
+from tardis_machine import engine
+from tardis_machine.engine import Emitter
+from tardis_machine.engine.columns import Layout, reader
 from tardis_machine.lake.gold.parts import days_of
 from tardis_machine.lake.gold.table import Job
 from tardis_machine.lake.records import schema_of
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.tables import BREAKS, SILVER
-from tardis_machine.times import iso_us
+from tardis_machine.messages.times import iso_us
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,7 +30,7 @@ _ORDER: Final = ("local_ts", "position")
 Feed = Callable[[pa.RecordBatch], Callable[[Emitter, int], None]]
 """Reads a batch of Silver, and gives what brings one of its rows to an emitter."""
 Columns = Callable[[pa.RecordBatch], dict[str, pa.Array]]
-"""Turns messages of a data type, as `tardis_machine.arrow` has them, into columns of Gold."""
+"""Turns messages of a data type, as `engine/columns.py` has them, into columns of Gold."""
 Day = tuple[str, int]
 Break = tuple[int, frozenset[str] | None]
 """When a connection broke, in microseconds, and for which symbols; None for all."""
@@ -154,7 +154,7 @@ class _Computing:
     def __init__(self, plan: Plan, day: Day) -> None:
         self._plan = plan
         self.day = day
-        self.emitter = emit.create(day[0], emit.parse_all([plan.data_type]), ())
+        self.emitter = engine.create(day[0], engine.parse_all([plan.data_type]), ())
         self._layout = Layout(plan.data_type)
         self._symbol: str | None = None
         self._breaks: list[Break] = []

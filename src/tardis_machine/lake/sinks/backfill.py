@@ -20,11 +20,11 @@ from tardis_machine.lake.shipping import Shipped
 from tardis_machine.lake.sinks.sending import UNREADABLE, Account, Sending, Sent
 from tardis_machine.lake.tables import Tables
 from tardis_machine.lake.units import DISCONNECT, Unit, plan
-from tardis_machine.options import ReplayNormalizedOptions
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 
 _ANSWER: Final[dict[str, str]] = {
     "data_type": "STRING",

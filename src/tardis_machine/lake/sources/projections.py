@@ -25,10 +25,10 @@ from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.tables import BREAKS, QUARANTINE
 from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.messages import Message
-from tardis_machine.normalize import Malformed
-from tardis_machine.options import ReplayNormalizedOptions
+from tardis_machine.messages.times import us_of
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.times import us_of
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.normalizer import Malformed
 
 BUS: Final = "tardis"
 TROUBLE: Final = "trouble"

@@ -6,12 +6,12 @@ from contextlib import suppress
 from typing import Final
 
 from tardis_machine import exchanges
-from tardis_machine.emit.datatypes import parse_all, sources
+from tardis_machine.engine.datatypes import parse_all, sources
 from tardis_machine.history import History, Reader
+from tardis_machine.history.recorded_lines import first_stamp, locals_of, minute_of, split
 from tardis_machine.lake.spans import DAY_US
-from tardis_machine.lines import first_stamp, locals_of, minute_of, split
-from tardis_machine.options import ReplayNormalizedOptions
-from tardis_machine.times import us_of
+from tardis_machine.messages.times import us_of
+from tardis_machine.replays.json_options import ReplayNormalizedOptions
 
 _DISCONNECT: Final = b"\n\n"
 Stretch = tuple[int, int]

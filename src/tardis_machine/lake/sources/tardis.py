@@ -39,6 +39,7 @@ from pyspark.sql.datasource import (
 
 from tardis_machine.config import resolve
 from tardis_machine.history import History
+from tardis_machine.history.sample import SAMPLE
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake import session, silver
 from tardis_machine.lake.errors import LakeError
@@ -58,8 +59,11 @@ from tardis_machine.lake.sources.projections import (
 from tardis_machine.lake.sources.resumptions import Stretch
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.units import DISCONNECT, case_of
-from tardis_machine.options import ReplayNormalizedOptions, Request, replay_normalized_options
-from tardis_machine.sample import SAMPLE
+from tardis_machine.replays.json_options import (
+    ReplayNormalizedOptions,
+    Request,
+    replay_normalized_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

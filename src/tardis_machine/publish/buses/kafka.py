@@ -517,7 +517,7 @@ class KafkaEventBus(EventBus[KafkaConfig]):
         """Let Confluent's serializer frame an empty message per topic: nothing but the frame."""
         if self.config.schema_registry_url is None:
             return {}
-        from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent  # noqa: PLC0415
+        from tardis_machine.bronze import NormalizedEvent  # noqa: PLC0415 - only where it is used
 
         registry = require("confluent_kafka.schema_registry", extra=_EXTRA)
         protobuf = require("confluent_kafka.schema_registry.protobuf", extra=_EXTRA)

@@ -83,7 +83,7 @@ class KinesisEventBus(AwsEventBus[KinesisConfig]):
         self._sizes: dict[str, int] = {}
         self._meta = b""
         if config.static_headers:
-            from lakehouse.bronze.v1.normalized_event_pb2 import NormalizedEvent  # noqa: PLC0415
+            from tardis_machine.bronze import NormalizedEvent  # noqa: PLC0415 - only where it is used
 
             # Entries of a map may follow anything: a decoder joins what it finds.
             self._meta = NormalizedEvent(meta=config.static_headers).SerializeToString()

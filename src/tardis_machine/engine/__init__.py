@@ -1,0 +1,58 @@
+"""What mappers call: normalized messages in, NDJSON and computed messages out."""
+
+from tardis_machine.engine.datatypes import DataType, DataTypeError, parse, parse_all
+from tardis_machine.engine.implementations import create
+from tardis_machine.engine.levels import (
+    FLAT,
+    PAIRS,
+    Keyed,
+    Layout,
+    Levels,
+    Objects,
+    Positions,
+    RowLayout,
+    Sided,
+    Signed,
+)
+from tardis_machine.engine.protocol import (
+    AMOUNTS_FIRST,
+    ASK_FIRST,
+    BID_FIRST,
+    COMMON_ORDER,
+    LOCAL_TIME,
+    BookTickerKeys,
+    Emitter,
+    Id,
+    Side,
+    Taken,
+    Written,
+)
+
+__all__ = [
+    "AMOUNTS_FIRST",
+    "ASK_FIRST",
+    "BID_FIRST",
+    "COMMON_ORDER",
+    "FLAT",
+    "LOCAL_TIME",
+    "PAIRS",
+    "BookTickerKeys",
+    "DataType",
+    "DataTypeError",
+    "Emitter",
+    "Id",
+    "Keyed",
+    "Layout",
+    "Levels",
+    "Objects",
+    "Positions",
+    "RowLayout",
+    "Side",
+    "Sided",
+    "Signed",
+    "Taken",
+    "Written",
+    "create",
+    "parse",
+    "parse_all",
+]

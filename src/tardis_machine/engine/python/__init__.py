@@ -1,0 +1,1 @@
+"""The engine in Python: it decides what is right, the kernel does the same faster."""

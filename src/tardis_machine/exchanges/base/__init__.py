@@ -1,0 +1,1 @@
+"""What exchange modules are written with: channels, fields, books, dialects."""

@@ -1,0 +1,237 @@
+"""Books whose snapshot comes over REST, while their updates are arriving already.
+
+Updates are kept until the snapshot is there; those that it does not contain yet are then folded
+into it, or sent after it, as the exchange's messages are known. A mapper asks, and emits itself:
+
+    update = decode(line)
+    if book.takes(update):
+        emitter.book_change(...)
+
+    if not book.has_snapshot:
+        newer = book.join(snapshot.id)
+        bids = folded(snapshot.bids, [update.bids for update in newer])
+        ...
+        emitter.book_change(...)
+        book.start(snapshot.id, newer)
+
+Nothing has changed where any of it raises, but for a live book that lost its way: it starts over
+with the updates it has, and its BookGapError reaches whoever can ask for another snapshot.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.json import Decoder
+
+from tardis_machine.engine.shapes import Gate
+from tardis_machine.exchanges.base.errors import BookGapError, LostUpdateError, MapperError
+from tardis_machine.exchanges.base.exchange import Making
+
+log = logging.getLogger(__name__)
+
+Number = int | float
+Level = Sequence[Any]
+_Price = str | int | float
+_decode_levels: Final = Decoder(list[list[str | int | float | None]]).decode
+
+
+class Update(Protocol):
+    """What a join has to know of an update: the last id in it, and where it begins."""
+
+    @property
+    def first_id(self) -> Number | None: ...
+
+    @property
+    def last_id(self) -> Number | UnsetType | None: ...
+
+    @property
+    def previous_id(self) -> Number | None: ...
+
+
+U = TypeVar("U", bound=Update)
+
+
+class JoinedBook(Generic[U]):
+    """One book on its way from updates without a snapshot to updates that follow it.
+
+    An update is old where its last id is below the snapshot's, and where both are equal too unless
+    the exchange's updates `overlap`. The first that is not must join the snapshot; `joins` says
+    how, and a family may say it otherwise. Only live mappers check. Where a book `advances`, what
+    is older than the latest update is passed over, too, not only what the snapshot contains.
+    """
+
+    overlaps = False
+    advances = False
+    kept = 2000
+
+    __slots__ = (
+        "_channel",
+        "_checks_ids",
+        "_joined",
+        "_kept",
+        "_last_id",
+        "_live",
+        "_oldest",
+        "_snapshot_id",
+        "_symbol",
+        "gate",
+    )
+
+    def __init__(self, symbol: str, channel: str, making: Making, gate: Gate | None = None) -> None:
+        self._symbol = symbol
+        self._channel = channel
+        self._live = making.live
+        self._checks_ids = making.checks_ids
+        self._snapshot_id: Number | None = None
+        self._oldest: Number = 0
+        self._joined = False
+        self._last_id: Number | UnsetType | None = None
+        self._kept: deque[U] = deque(maxlen=self.kept)
+        # Updates that need no look at what came before may pass it, once the book is joined.
+        self.gate = gate or making.emitter.gate()
+
+    @property
+    def has_snapshot(self) -> bool:
+        return self._snapshot_id is not None
+
+    def joins(self, update: U, snapshot_id: Number) -> bool:
+        """Tell whether nothing is missing between the snapshot and the first newer update."""
+        first_id = update.first_id
+        if self.overlaps:
+            covers = first_id is not None and first_id <= snapshot_id
+            return covers or update.previous_id == snapshot_id
+        return first_id is not None and first_id <= snapshot_id + 1
+
+    def previous_id(self, update: U) -> Number | None:
+        """Tell the last id of the update that comes before this one."""
+        return update.previous_id
+
+    def takes(self, update: U) -> bool:
+        """Tell whether an update is to be sent now; before the snapshot it is kept."""
+        snapshot_id = self._snapshot_id
+        if snapshot_id is None:
+            self._kept.append(update)
+            return False
+        last_id = update.last_id
+        if last_id is not UNSET and (last_id or 0) < self._oldest:
+            return False
+        if not self._joined or self._checks_ids:
+            try:
+                self._check(update, snapshot_id, self._last_id if self._joined else None)
+            except BookGapError:
+                self.gate.close()
+                self._snapshot_id = None
+                self._joined = False
+                self._kept.append(update)
+                raise
+            self._joined = True
+            self._last_id = last_id
+            self._open_gate()
+        if self.advances:
+            self._oldest = self._oldest_after(last_id)
+        return True
+
+    def join(self, snapshot_id: Number) -> list[U]:
+        """Give the kept updates that a snapshot lacks; BookGapError if they do not follow it."""
+        oldest = self._oldest_after(snapshot_id)
+        newer: list[U] = []
+        for update in self._kept:
+            last_id = update.last_id
+            if last_id is UNSET or (last_id or 0) >= oldest:
+                self._check(update, snapshot_id, newer[-1].last_id if newer else None)
+                newer.append(update)
+                if self.advances:
+                    oldest = self._oldest_after(last_id)
+        return newer
+
+    def start(self, snapshot_id: Number, newer: Sequence[U]) -> None:
+        """Go on from a snapshot that was sent, with the updates that `join` gave for it."""
+        self._snapshot_id = snapshot_id
+        advanced = newer[-1].last_id if newer and self.advances else snapshot_id
+        self._oldest = self._oldest_after(advanced)
+        self._joined = bool(newer)
+        self._last_id = newer[-1].last_id if newer else None
+        self._kept.clear()
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        if self._joined and not self._checks_ids and not self.advances:
+            self.gate.open(self._oldest)
+
+    def _oldest_after(self, last_id: Number | UnsetType | None) -> Number:
+        if last_id is UNSET or last_id is None:
+            return self._oldest
+        return last_id if self.overlaps else last_id + 1
+
+    def _check(self, update: U, snapshot_id: Number, last_id: Number | UnsetType | None) -> None:
+        """See that an update follows the last one, or else that the first joins the snapshot."""
+        if last_id is not None:
+            if self._checks_ids and (previous := self.previous_id(update)) != last_id:
+                raise LostUpdateError(self._channel, self._symbol, last_id, previous)
+        elif not self.joins(update, snapshot_id):
+            if self._live:
+                ids = f"{update.first_id} to {update.last_id}"
+                raise BookGapError(self._channel, self._symbol, snapshot_id, ids)
+            log.debug("book snapshot and updates do not join", extra={"symbol": self._symbol})
+
+
+def folded(
+    levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
+) -> list[tuple[_Price, _Price]]:
+    """Apply updates to a snapshot's levels, told apart by their prices as they are written.
+
+    Both are pairs; what follows the amount is ignored.
+    """
+    try:
+        by_price: dict[_Price, _Price] = {level[0] or 0: level[1] or 0 for level in levels}
+        for update in updates:
+            for level in _decode_levels(update) if isinstance(update, Raw) else update:
+                price, amount = level[0] or 0, level[1] or 0
+                if float(amount):
+                    by_price[price] = amount
+                else:
+                    by_price.pop(price, None)
+    except (LookupError, TypeError, OverflowError):
+        raise MapperError("book", "a level without price and amount") from None
+    return list(by_price.items())
+
+
+def amended(
+    levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
+) -> list[tuple[_Price, _Price]]:
+    """As `folded`, but no level leaves the snapshot: removed ones stay, with an amount of 0.
+
+    Where it has a price twice, an update changes the first.
+    """
+    pairs: list[tuple[_Price, _Price]] = []
+    found: dict[_Price, int] = {}
+    try:
+        for level in levels:
+            found.setdefault(level[0] or 0, len(pairs))
+            pairs.append((level[0] or 0, level[1] or 0))
+        for update in updates:
+            for level in _decode_levels(update) if isinstance(update, Raw) else update:
+                pair = level[0] or 0, level[1] or 0
+                at = found.setdefault(pair[0], len(pairs))
+                pairs[at : at + 1] = [pair]
+    except (LookupError, TypeError):
+        raise MapperError("book", "a level without price and amount") from None
+    return pairs
+
+
+def spliced(
+    levels: Iterable[Level], updates: Iterable[Iterable[Level]]
+) -> list[tuple[Number, Any]]:
+    """As `folded`, but prices are numbers: an update changes the first that is equal to its own."""
+    try:
+        book = [(float(level[0] or 0), level[1] or 0) for level in levels]
+        for price, amount, *_ in (level for update in updates for level in update):
+            number = float(price)
+            at = next((i for i, level in enumerate(book) if level[0] == number), len(book))
+            book[at : at + 1] = [(number, amount)] if float(amount or 0) else []
+    except (LookupError, TypeError, OverflowError):
+        raise MapperError("book", "a level without price and amount") from None
+    return book

@@ -1,0 +1,75 @@
+"""Synthetic sample data: generated minutes of three exchanges, in the cache's layout."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tardis_machine.history import History, Select
+from tardis_machine.history.filters import Filter
+from tardis_machine.history.recorded_lines import select
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    """What is shipped; for each exchange, how a message shows its channel and symbol."""
+
+    start: datetime
+    minutes: int
+    exchanges: dict[str, str]
+
+
+_FOLDER: Final = Path(__file__).parent
+_MANIFEST: Final = msgspec.json.decode((_FOLDER / "manifest.json").read_bytes(), type=_Manifest)
+
+START: Final = _MANIFEST.start
+MINUTES: Final = _MANIFEST.minutes
+EXCHANGES: Final = tuple(_MANIFEST.exchanges)
+
+
+class Sample:
+    """All there is for a history that it is handed to."""
+
+    directory: Path = _FOLDER / "data"
+
+    def part(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
+        """Tell what it has between two times (in microseconds) of this exchange."""
+        first = int(START.timestamp()) * 1_000_000
+        begins, ends = max(start, first), min(end, first + MINUTES * 60_000_000)
+        return (begins, ends) if exchange in EXCHANGES and begins < ends else None
+
+    def description(self) -> str:
+        """Name the exchanges and the minutes, for headers, errors and logs."""
+        return (
+            f"synthetic sample data of {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
+            f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
+        )
+
+    def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
+        """Keep what filters ask for; None if they ask for all."""
+        if not filters:
+            return None
+        wanted = {each.channel: each.symbols for each in filters}
+        search = re.compile(_MANIFEST.exchanges[exchange].encode()).search
+
+        def is_wanted(message: bytes) -> bool:
+            found = search(message)
+            if found is None:
+                return False
+            channel, symbol = ((found[name] or b"").decode() for name in ("channel", "symbol"))
+            if channel not in wanted:
+                return False
+            symbols = wanted[channel]
+            return not symbols or symbol in symbols
+
+        return lambda piece: select(piece, is_wanted)
+
+
+SAMPLE: Final = Sample()
+
+
+def history() -> History:
+    """Return a history of the sample data: offline, and nothing else."""
+    return History(source=SAMPLE)

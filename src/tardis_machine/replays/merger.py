@@ -1,0 +1,453 @@
+"""Streams merged by local time: each runs ahead by a little, the merge cuts where times end."""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import accumulate, repeat
+from operator import itemgetter
+from types import ModuleType
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from tardis_machine.engine import Taken, Written
+from tardis_machine.engine.choice import kernel
+from tardis_machine.history import ReaderClosedError
+from tardis_machine.history.recorded_lines import LocalWindow
+from tardis_machine.replays.pacing import Schedule
+
+
+class Chunk(msgspec.Struct, frozen=True, gc=False):
+    """Whole lines that never end inside a local timestamp; may be empty.
+
+    `hidden` are control events that follow, and that the client did not ask for.
+    """
+
+    data: Written
+    count: int
+    hidden: bytes = b""
+    hidden_count: int = 0
+
+
+class Batch(Chunk, frozen=True, gc=False):
+    """The same for anyone, as bytes that nobody can change."""
+
+    data: bytes
+
+
+class Part(NamedTuple):
+    """Some local times of a stream's run, with all their messages."""
+
+    stream: int
+    run: "_Run"
+    first: int
+    end: int
+
+
+class Merged:
+    """The same of several streams: parts of their runs, in the order of the streams."""
+
+    __slots__ = ("_parts", "count", "hidden")
+
+    def __init__(
+        self, count: int = 0, parts: Sequence[Part] = (), hidden: Sequence[Taken] = ()
+    ) -> None:
+        self.count = count
+        self.hidden = hidden
+        self._parts = parts
+
+    def chunk(self) -> Chunk:
+        """All of them as one, without a copy if they are of one run."""
+        if self is _NOTHING:
+            return _NO_CHUNK
+        return Chunk(self._data(), self.count, *self._hidden())
+
+    def batch(self) -> Batch:
+        """All of them as one."""
+        return Batch(bytes(self._data()), self.count, *self._hidden())
+
+    def _hidden(self) -> tuple[bytes, int]:
+        if not self.hidden:
+            return b"", 0
+        hidden = b"".join(taken.data for taken in self.hidden)
+        return hidden, sum(taken.count for taken in self.hidden)
+
+    def by_stream(self) -> Iterator[tuple[int, bytes]]:
+        """Whole lines with the number of the stream that they come from, in order."""
+        if self._is_of_one:
+            return (
+                (stream, bytes(run.data(first, end))) for stream, run, first, end in self._parts
+            )
+        messages, order = self._interleaved()
+        streams = [
+            stream for stream, run, first, end in self._parts for _ in range(run.count(first, end))
+        ]
+        return ((streams[at], messages[at] + b"\n") for at in order)
+
+    @property
+    def _is_of_one(self) -> bool:
+        parts = self._parts
+        return not parts or parts[0].stream == parts[-1].stream
+
+    def _data(self) -> Written:
+        if self._is_of_one:
+            data = [run.data(first, end) for _, run, first, end in self._parts]
+            return data[0] if len(data) == 1 else b"".join(data)
+        module = kernel().module
+        if module is not None and all(part.run.is_of(module) for part in self._parts):
+            runs = [(run.taken, first, end) for _, run, first, end in self._parts]
+            interleaved: bytes = module.interleave(runs)
+            return interleaved
+        messages, order = self._interleaved()
+        return b"\n".join((*itemgetter(*order)(messages), b""))
+
+    def _interleaved(self) -> tuple[Sequence[bytes], Sequence[int]]:
+        """All messages, and the order in which they belong."""
+        keys: list[str] = []
+        messages: list[bytes] = []
+        for _, run, first, end in self._parts:
+            run.extend(keys, messages, first, end)
+        # Each run is in order: sorting only interleaves them, and is stable at equal times.
+        return messages, sorted(range(len(keys)), key=keys.__getitem__)
+
+
+class Stream(Protocol):
+    """What can be merged: it gives runs of messages, and tells how far it has got."""
+
+    @property
+    def reached(self) -> str | None:
+        """No message to come has an earlier local time; None when none is to come."""
+
+    @property
+    def needs_piece(self) -> bool:
+        """Whether `read` has to be called before the next run."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended it, once all that came before is taken."""
+
+    def pending(self) -> Future[object] | None:
+        """Return the future that `read` would wait for."""
+
+    def read(self) -> object:
+        """Take what the next runs are made of; blocks while it is being fetched."""
+
+    def run(self, *, is_next: bool) -> None:
+        """Go on for a few milliseconds; `is_next` if nothing that was taken is still to come."""
+
+    @property
+    def pours(self) -> bool:
+        """Whether what was made goes out by itself: nothing has to be taken yet."""
+
+    def take(self) -> Taken:
+        """Return the messages of the runs since the last call."""
+
+    def take_hidden(self) -> Taken | None:
+        """Control events that the client did not ask for; they follow what `take` gives."""
+
+
+_NOTHING: Final = Merged()
+_NO_CHUNK: Final = Chunk(b"", 0)
+
+
+class Merge:
+    """Runs streams in turn and gives out what none of them can add to any more.
+
+    Ordered by local time, at equal ones by the order of the streams. A stream whose times go
+    back keeps its own order: what is late comes as soon as what preceded it. What a stream gives
+    outside of its window is left out.
+    """
+
+    def __init__(
+        self, streams: Sequence[Stream], windows: Sequence[LocalWindow | None] = ()
+    ) -> None:
+        windows = windows or [None] * len(streams)
+        self._queues = [
+            _Queue(stream, window) for stream, window in zip(streams, windows, strict=True)
+        ]
+
+    def pending(self) -> Future[object] | None:
+        """Return the future that the next step waits for; None if it will not block."""
+        queue = self._behind()
+        if queue is None or queue.failure is not None or not queue.stream.needs_piece:
+            return None
+        return queue.stream.pending()
+
+    def steps(self) -> Iterator[Merged]:
+        """Merge to the end, a few milliseconds a step; a step may give nothing."""
+        queue = self._behind()
+        while queue is not None:
+            if queue.failure is not None:
+                # What precedes it is whole, and is sent.
+                yield from self._up_to(queue.last, inclusive=True)
+                raise queue.failure
+            queue.step()
+            queue = self._behind()
+            yield from self._up_to(None if queue is None else queue.reached)
+
+    def due_in(self) -> float:
+        """Seconds until the next step; more than 0 only where a schedule has to be kept."""
+        return 0.0
+
+    def _behind(self) -> "_Queue | None":
+        """Return the stream that has got least far."""
+        behind, least = None, ""
+        for queue in self._queues:
+            reached = queue.reached
+            if reached is not None and (behind is None or reached < least):
+                behind, least = queue, reached
+        return behind
+
+    def _up_to(self, limit: str | None, *, inclusive: bool = False) -> Iterator[Merged]:
+        """Return the batches before a local time; each hidden event is a batch of its own."""
+        if all(each.is_empty for each in self._queues):
+            yield _NOTHING
+            return
+        while True:
+            times = [each.hidden[0][0] for each in self._queues if each.hidden]
+            if not times:
+                break
+            hidden = min(times)
+            if not (limit is None or hidden < limit or (inclusive and hidden == limit)):
+                break
+            yield self._cut(hidden, inclusive=True)
+        yield self._cut(limit, inclusive=inclusive)
+
+    def _cut(self, limit: str | None, *, inclusive: bool) -> Merged:
+        parts: list[Part] = []
+        count = 0
+        hidden: list[Taken] = []
+        for number, queue in enumerate(self._queues):
+            for run in queue.runs:
+                first, end = run.next, run.advance(limit, inclusive=inclusive)
+                if end > first:
+                    parts.append(Part(number, run, first, end))
+                    count += run.count(first, end)
+            while queue.runs and queue.runs[0].is_done:
+                queue.runs.popleft()
+            while inclusive and queue.hidden and queue.hidden[0][0] == limit:
+                hidden.append(queue.hidden.popleft()[1])
+        return Merged(count, parts, hidden) if parts or hidden else _NOTHING
+
+
+class PacedMerge(Merge):
+    """The same by the clock: what is not due yet is held, and no stream runs further ahead."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        schedule: Schedule,
+        windows: Sequence[LocalWindow | None] = (),
+    ) -> None:
+        super().__init__(streams, windows)
+        self._schedule = schedule
+
+    def due_in(self) -> float:
+        upcoming = self._upcoming()
+        return 0.0 if upcoming is None else self._schedule.due_in(upcoming)
+
+    def pending(self) -> Future[object] | None:
+        return super().pending() if self._is_due(self._behind()) else None
+
+    def steps(self) -> Iterator[Merged]:
+        """Merge to the end; a step begins by sleeping, unless `due_in` has told that it is due."""
+        while (upcoming := self._upcoming()) is not None:
+            if not self._schedule.wait(upcoming):
+                raise ReaderClosedError("the replay was closed before its end")
+            queue = self._behind()
+            if queue is not None and self._is_due(queue):
+                if queue.failure is not None:
+                    yield from self._up_to(queue.last, inclusive=True)
+                    raise queue.failure
+                queue.step()
+                queue = self._behind()
+            if queue is not None and self._is_due(queue):
+                yield from self._up_to(queue.reached)
+            else:
+                yield from self._up_to(self._schedule.reached, inclusive=True)
+
+    def _upcoming(self) -> str | None:
+        """Return the local time at which there is something to do again; None at the end."""
+        return min((time for queue in self._queues for time in queue.upcoming()), default=None)
+
+    def _is_due(self, queue: "_Queue | None") -> bool:
+        """Tell whether it is time for a stream to go on."""
+        reached = None if queue is None else queue.reached
+        return reached is not None and reached <= self._schedule.reached
+
+
+def merge(
+    streams: Sequence[Stream],
+    schedule: Schedule | None = None,
+    windows: Sequence[LocalWindow | None] = (),
+) -> Merge:
+    """Merge streams, as fast as possible or by a schedule, each trimmed to its window."""
+    return Merge(streams, windows) if schedule is None else PacedMerge(streams, schedule, windows)
+
+
+class _Queue:
+    """A stream, and what it gave that is not given out yet."""
+
+    def __init__(self, stream: Stream, window: LocalWindow | None) -> None:
+        self.stream = stream
+        self._window = window
+        self.runs: deque[_Run] = deque()
+        self.hidden: deque[tuple[str, Taken]] = deque()
+        self.last = ""
+        self.failure: Exception | None = None
+        self.reached: str | None = stream.reached
+        """The local time below which the stream will give nothing more."""
+
+    def upcoming(self) -> Iterator[str]:
+        """Yield the local times of the next run and event, and where the stream goes on."""
+        if self.runs:
+            yield self.runs[0].key
+        if self.hidden:
+            yield self.hidden[0][0]
+        if (reached := self.reached) is not None:
+            yield reached
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that it gave is given out."""
+        return not (self.runs or self.hidden)
+
+    def step(self) -> None:
+        """Let the stream go on, and take over what it gives."""
+        if self.stream.needs_piece:
+            self._go(self.stream.read)
+        else:
+            self._go(partial(self.stream.run, is_next=self.is_empty))
+            if self._can_read():
+                self._go(self.stream.read)
+        reached = self.last if self.failure is not None else self.stream.reached
+        self.reached = None if reached is None else max(reached, self.last)
+
+    def _can_read(self) -> bool:
+        """Whether the next piece is there already.
+
+        Only what follows tells that the last local time has ended. Without it a run would have to
+        be cut there, and be put together with the next: two copies of everything.
+        """
+        stream = self.stream
+        return self.failure is None and stream.needs_piece and stream.pending() is None
+
+    def _go(self, on: Callable[[], object]) -> None:
+        try:
+            on()
+            self.failure = self.stream.failure
+        except Exception as error:  # noqa: BLE001 - raised when its turn has come
+            self.failure = error
+        if self.failure is None and self.stream.pours:
+            return
+        taken = self.stream.take()
+        if taken.count:
+            keys = taken.stamps
+            if keys[0] < self.last or not taken.is_ordered:
+                keys = list(accumulate(keys, max, initial=self.last))[1:]
+            self.last = keys[-1]
+            if self._window is not None:
+                taken, keys = _trimmed(taken, keys, self._window)
+            if taken.count:
+                self.runs.append(_Run(taken, keys, keys[-1]))
+        hidden = self.stream.take_hidden()
+        if hidden is not None:
+            self.last = max(self.last, hidden.stamps[0])
+            if self._window is None or self._window[0] <= hidden.stamps[0] < self._window[1]:
+                self.hidden.append((self.last, hidden))
+
+
+def _trimmed(taken: Taken, keys: Sequence[str], window: LocalWindow) -> tuple[Taken, Sequence[str]]:
+    """Keep the messages whose local time is inside a half-open window, and their sort keys.
+
+    Called with each run of an exact replay, whose stream has whole minutes: what lies before and
+    behind the range is needed for its books and bars, but is not sent. A run is never empty.
+    """
+    start, end = window
+    stamps = taken.stamps
+    if taken.is_ordered and start <= stamps[0] and stamps[-1] < end:
+        return taken, keys
+    stamps = list(stamps)
+    kept = [at for at, stamp in enumerate(stamps) if start <= stamp < end]
+    data, ends, counts = taken.data, [0, *taken.ends], [0, *taken.counts]
+    parts = [data[ends[at] : ends[at + 1]] for at in kept]
+    numbers = [counts[at + 1] - counts[at] for at in kept]
+    return Taken(
+        b"".join(parts),
+        sum(numbers),
+        [stamps[at] for at in kept],
+        list(accumulate(map(len, parts))),
+        list(accumulate(numbers)),
+    ), [keys[at] for at in kept]
+
+
+class _Run:
+    """One take, cut where its local times end; times that go back count as the latest before."""
+
+    __slots__ = ("_counts", "_ends", "_keys", "_last", "_messages", "_size", "next", "taken")
+
+    def __init__(self, taken: Taken, keys: Sequence[str], last: str) -> None:
+        self.taken = taken
+        self._keys = keys
+        self._last = last
+        self._size = len(keys)
+        # Read when they are needed, and once: a compiled emitter makes them anew each time.
+        self._ends: Sequence[int] = ()
+        self._counts: Sequence[int] = ()
+        self._messages: list[bytes] = []
+        self.next = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.next == self._size
+
+    @property
+    def key(self) -> str:
+        """The next one's."""
+        return self._keys[self.next]
+
+    def is_of(self, module: ModuleType) -> bool:
+        """Whether the kernel made it, and knows its keys."""
+        return type(self.taken) is module.Taken and type(self._keys) is module.Column
+
+    def advance(self, limit: str | None, *, inclusive: bool) -> int:
+        """Go on to where the keys before a limit end."""
+        if limit is None or self._last < limit:
+            self.next = self._size
+        else:
+            find = bisect_right if inclusive else bisect_left
+            self.next = find(self._keys, limit, self.next)
+        return self.next
+
+    def count(self, first: int, end: int) -> int:
+        """How many messages these keys have."""
+        if first == 0 and end == self._size:
+            return self.taken.count
+        start, stop = self._span(first, end)
+        return stop - start
+
+    def data(self, first: int, end: int) -> Written:
+        """Their lines."""
+        if first == 0 and end == self._size:
+            return self.taken.written
+        ends = self._ends = self._ends or self.taken.ends
+        return self.taken.written[ends[first - 1] if first else 0 : ends[end - 1]]
+
+    def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
+        """Add a key for each message, and the messages without their line ends."""
+        if not self._messages:
+            self._messages = self.taken.data.split(b"\n")
+        if self._size == self.taken.count:
+            keys += self._keys[first:end]
+            messages += self._messages[first:end]
+            return
+        for at in range(first, end):
+            keys += repeat(self._keys[at], self.count(at, at + 1))
+        start, stop = self._span(first, end)
+        messages += self._messages[start:stop]
+
+    def _span(self, first: int, end: int) -> tuple[int, int]:
+        counts = self._counts = self._counts or self.taken.counts
+        return counts[first - 1] if first else 0, counts[end - 1]
