@@ -20,7 +20,7 @@ RUN pip install --no-cache-dir --require-hashes -r /tmp/server.txt
 ENV TM_HOST=0.0.0.0 \
     TM_CACHE_DIR=/data/cache \
     TM_JOURNAL_DIR=/data/journal \
-    TM_PARTS_DIR=/data/parts \
+    TM_JARS_DIR=/data/jars \
     PYTHONUNBUFFERED=1
 WORKDIR /data
 VOLUME /data

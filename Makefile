@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-export TM_PARTS_DIR ?= $(CURDIR)/.parts
+export TM_JARS_DIR ?= $(CURDIR)/.cache/jars
 # KERNEL=python: nothing is compiled, and nothing compiled is used.
 ifdef KERNEL
 export TM_KERNEL := $(KERNEL)

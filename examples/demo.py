@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import urllib.error
@@ -30,7 +31,6 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from tardis_machine import parts
 from tardis_machine.cli import main as tardis_machine
 from tardis_machine.history import sample
 from tardis_machine.lake.gold import GOLD
@@ -48,6 +48,7 @@ BOOKS = "book_snapshot_10_1s"
 TITLE = "synthetic sample data"
 CONTROL = ("disconnect", "error")
 PATIENCE_S = 120
+NATS_SERVER = Path(sysconfig.get_path("scripts"), "nats-server")
 
 
 def main() -> None:
@@ -67,7 +68,7 @@ def main() -> None:
 
         nats_port, port = free_ports()
         step("1  An event bus: a real NATS server with JetStream, from its package")
-        nats = [parts.nats_server(), "-a", "127.0.0.1", "-p", nats_port, "-js", "-sd"]
+        nats = [NATS_SERVER, "-a", "127.0.0.1", "-p", nats_port, "-js", "-sd"]
         running.enter_context(process([*nats, output / "nats"], output / "nats.log"))
         flags = ["--nats-servers", f"nats://127.0.0.1:{nats_port}", "--nats-subject", "demo.events"]
         flags += ["--nats-stream", "demo"]

@@ -22,7 +22,7 @@ settings.register_profile(
 settings.register_profile("same", settings.get_profile("look further"), derandomize=True)
 settings.load_profile("same")
 
-os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parent.parent / ".parts"))
+os.environ.setdefault("TM_JARS_DIR", str(Path(__file__).parent.parent / ".cache" / "jars"))
 
 pytest_plugins = (
     "tests.support.command",

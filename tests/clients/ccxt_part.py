@@ -1,4 +1,4 @@
-"""CCXT, a public client of exchanges, installed once among the parts: it is no part of ours."""
+"""CCXT, a public client of exchanges, installed once into a folder of its own."""
 
 import fcntl
 import subprocess
@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tardis_machine.parts import parts_dir
+from tests.support.servers.folder import SERVERS
 
 _VERSION: Final = "4.5.90"
 
 
 def installed() -> Path:
-    """Give the folder to import CCXT from; it has dependencies of its own, pinned to the digit."""
-    folder = parts_dir() / f"ccxt-{_VERSION}"
-    parts_dir().mkdir(parents=True, exist_ok=True)
-    with (parts_dir() / ".ccxt-lock").open("w") as lock:
+    """Return the folder to import CCXT from; it pins dependencies of its own."""
+    folder = SERVERS / f"ccxt-{_VERSION}"
+    SERVERS.mkdir(parents=True, exist_ok=True)
+    with (SERVERS / ".ccxt-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "whole").exists():
             uv = Path(sys.executable).with_name("uv")

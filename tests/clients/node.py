@@ -10,15 +10,15 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tardis_machine.parts import parts_dir
+from tests.support.servers.folder import SERVERS
 
 _PACKAGE: Final = "ws@8.18.0"
 NODE: Final = shutil.which("node") if shutil.which("npm") else None
 
 
 def node_modules() -> Path:
-    """Give the folder with the client in it, installed once."""
-    folder = parts_dir() / f"node-{_PACKAGE.replace('@', '-')}"
+    """Return the folder with the client in it, installed once."""
+    folder = SERVERS / f"node-{_PACKAGE.replace('@', '-')}"
     modules = folder / "node_modules"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:

@@ -16,6 +16,6 @@ def launch(*command: str | Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(TM_PARTS_DIR=os.environ["TM_PARTS_DIR"], TZ=ZONE),
+        env=environment(TM_JARS_DIR=os.environ["TM_JARS_DIR"], TZ=ZONE),
         start_new_session=True,
     )

@@ -1,6 +1,5 @@
 """One Spark session for all tests of the lake: as in production, but small and far from UTC."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ from tardis_machine.lake.session import session
 from tardis_machine.lake.sources.tardis import register
 from tardis_machine.lake.tables import Tables
 from tests.lake.spark_settings import SMALL, ZONE
-
-os.environ.setdefault("TM_PARTS_DIR", str(Path(__file__).parents[2] / ".parts"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

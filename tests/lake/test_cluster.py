@@ -98,7 +98,7 @@ def test_spark_submit_ships_all_that_workers_need(
         # Where the archive is unpacked: the driver plans with the Python that tasks run on.
         cwd=tmp_path,
         env=environment(
-            TM_PARTS_DIR=os.environ["TM_PARTS_DIR"],
+            TM_JARS_DIR=os.environ["TM_JARS_DIR"],
             PYSPARK_PYTHON="./env/bin/python",
             PYSPARK_DRIVER_PYTHON=sys.executable,
             SPARK_HOME=str(SPARK_HOME),

@@ -144,7 +144,7 @@ def test_streams_go_on_after_a_kill_without_losing_or_repeating(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=environment(TM_PARTS_DIR=os.environ["TM_PARTS_DIR"], TZ=ZONE),
+        env=environment(TM_JARS_DIR=os.environ["TM_JARS_DIR"], TZ=ZONE),
         start_new_session=True,
     )
     try:

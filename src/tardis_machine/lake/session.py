@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tardis_machine.extras import require
 from tardis_machine.lake.errors import SessionError
-from tardis_machine.parts import PartError, fetch_jars, java, parts_dir
+from tardis_machine.lake.jars import MissingJarError, fetch_jars, jars_dir, java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,12 +148,12 @@ def packages() -> str:
 
 def jars(*, s3: bool = False) -> list[Path]:
     """Give the jar files, fetched once and reused offline; with `s3` those for tables there."""
-    found = fetch_jars(COORDINATES, parts_dir() / f"spark-{SPARK}-delta-{DELTA}")
+    found = fetch_jars(COORDINATES, jars_dir() / f"spark-{SPARK}-delta-{DELTA}")
     if s3:
-        parts = parts_dir() / f"hadoop-aws-{HADOOP}"
-        found += fetch_jars(S3_COORDINATES, parts)
+        hadoop = jars_dir() / f"hadoop-aws-{HADOOP}"
+        found += fetch_jars(S3_COORDINATES, hadoop)
         found += fetch_jars(
-            S3_CLIENT_COORDINATES, parts.with_name(f"aws-sdk-{_AWS_SDK}"), transitive=True
+            S3_CLIENT_COORDINATES, hadoop.with_name(f"aws-sdk-{_AWS_SDK}"), transitive=True
         )
     return [*found, LOG_STORES]
 
@@ -424,7 +424,7 @@ def _own_settings(
 ) -> dict[str, str]:
     try:
         java()
-    except PartError as error:
+    except MissingJarError as error:
         raise SessionError(f"Spark needs Java: {error}") from error
     where = master or given.get("spark.master") or os.environ.get("SPARK_MASTER") or "local[*]"
     # Workers must run this very Python, and everything on loopback unless told otherwise.

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tardis_machine.parts import java, kafka_libs
+from tardis_machine.lake.jars import fetch_jars, java
 from tests.support.ports import free_ports
+from tests.support.servers.folder import SERVERS
 from tests.support.servers.process import ServerProcess
 
 _PROTOCOLS = (
@@ -17,6 +18,7 @@ _PROTOCOLS = (
     ("SASL_PLAINTEXT", "SASL_PLAINTEXT"),
     ("SASL_SSL", "SASL_SSL"),
 )
+_KAFKA = ("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36")  # and its log
 _CLUSTER = "dGFyZGlzLW1hY2hpbmUtMQ"
 # A test's broker lives for seconds: the time to start counts, not the speed of compiled code.
 _JVM = (
@@ -26,6 +28,13 @@ _JVM = (
     "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
+
+
+def kafka_libs() -> Path:
+    """Return the folder of Apache Kafka's jars, for a class path as `folder/*`."""
+    directory = SERVERS / f"kafka-{_KAFKA[0].rpartition(':')[2]}"
+    fetch_jars(_KAFKA, directory, transitive=True)
+    return directory
 
 
 class KafkaBroker(ServerProcess):

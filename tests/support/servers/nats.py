@@ -1,13 +1,16 @@
 """A real NATS server with JetStream on free ports."""
 
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tardis_machine.parts import nats_server
 from tests.support.ports import free_ports
 from tests.support.servers.process import ServerProcess
+
+NATS_SERVER: Final = Path(sysconfig.get_path("scripts"), "nats-server")
 
 
 class NatsServer(ServerProcess):
@@ -23,7 +26,7 @@ class NatsServer(ServerProcess):
             f"{settings}\n"
         )
         super().__init__(
-            [nats_server(), "-c", self.configuration], port=self.port, log=folder / "nats.log"
+            [NATS_SERVER, "-c", self.configuration], port=self.port, log=folder / "nats.log"
         )
 
     @property

@@ -14,8 +14,9 @@ import redis as client
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tardis_machine.parts import PartError, fetch_jars, parts_dir
+from tardis_machine.lake.jars import fetch_jars
 from tests.support.ports import free_ports
+from tests.support.servers.folder import SERVERS
 from tests.support.servers.process import ServerProcess
 
 # It carries programs for Linux and macOS, so that nobody needs a compiler, whatever the Python.
@@ -24,8 +25,8 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def redis_server() -> Path:
-    """Give the redis-server program, fetched if need be."""
-    [jar] = fetch_jars([_JAR], parts_dir() / f"embedded-redis-{_JAR.rpartition(':')[2]}")
+    """Return the path of the redis-server program, downloaded if it is missing."""
+    [jar] = fetch_jars([_JAR], SERVERS / f"embedded-redis-{_JAR.rpartition(':')[2]}")
     program = jar.with_name("redis-server")
     if not program.exists():
         machine = platform.machine()
@@ -33,7 +34,7 @@ def redis_server() -> Path:
         with zipfile.ZipFile(jar) as programs:
             name = next((name for name in programs.namelist() if name.endswith(suffix)), None)
             if name is None:
-                raise PartError("redis-server", f"{jar.name} has none for this machine ({suffix})")
+                raise RuntimeError(f"{jar.name} has no redis-server for {suffix}")
             # Sessions beside each other may both come here.
             with tempfile.NamedTemporaryFile(dir=jar.parent, delete=False) as fresh:
                 fresh.write(programs.read(name))

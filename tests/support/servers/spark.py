@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from tardis_machine.parts import java
+from tardis_machine.lake.jars import java
 from tests.support.ports import free_ports
 from tests.support.servers.process import ServerProcess
 

