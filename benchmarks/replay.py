@@ -36,7 +36,7 @@ import picows
 from benchmarks.generate import DIRECTORY, START, WORKLOADS, Workload, generate
 from tardis_machine import exchanges
 from tardis_machine.engine.choice import VARIABLE, kernel
-from tardis_machine.exchanges.base.dialect import Session
+from tardis_machine.exchanges.base.dialect import ConnectionContext
 from tardis_machine.history import History
 from tardis_machine.history.filters import normalize
 from tardis_machine.history.recorded_lines import MESSAGE, split
@@ -224,7 +224,7 @@ def _subscriptions(case: Case, workload: Workload) -> list[str]:
         return []
     dialect = exchanges.get(workload.exchange).live
     assert dialect is not None
-    messages = dialect.subscribe(normalize(workload.filters), Session(0))
+    messages = dialect.subscribe(normalize(workload.filters), ConnectionContext(0))
     return [msgspec.json.encode(each).decode() for each in messages]
 
 

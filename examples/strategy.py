@@ -13,10 +13,13 @@ import asyncio
 from collections import deque
 from contextlib import aclosing
 
-from tardis_machine import replay_normalized, stream_normalized
-from tardis_machine.live.stream import NormalizedStream
+from tardis_machine import (
+    NormalizedReplay,
+    NormalizedStream,
+    replay_normalized,
+    stream_normalized,
+)
 from tardis_machine.messages import BookSnapshot, Message, TradeBar
-from tardis_machine.replays import NormalizedReplay
 
 BARS = 6
 DATA_TYPES = ["trade_bar_5s", "quote"]

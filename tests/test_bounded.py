@@ -3,7 +3,7 @@
 import pytest
 
 from tardis_machine import bounded
-from tardis_machine.bounded import Known, Made, Seen, shortened
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict, BoundedSet, shortened
 
 
 @pytest.fixture(autouse=True)
@@ -12,7 +12,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_known_names_may_be_told_again_however_many_there_are() -> None:
-    known = Known[str, int]()
+    known = BoundedDict[str, int]()
     for name, value in (("a", 1), ("b", 2), ("a", 3)):
         known[name] = value
     assert known == {"a": 3, "b": 2}
@@ -21,7 +21,7 @@ def test_known_names_may_be_told_again_however_many_there_are() -> None:
 
 
 def test_seen_starts_anew() -> None:
-    seen = Seen[str]()
+    seen = BoundedSet[str]()
     for name in "abc":
         seen.add(name)
     assert seen == {"c"}
@@ -29,7 +29,7 @@ def test_seen_starts_anew() -> None:
 
 def test_what_was_made_is_dropped_before_it_is_forgotten() -> None:
     dropped: list[str] = []
-    made = Made[str, str](str.upper, dropped.append)
+    made = BoundedDefaultDict[str, str](str.upper, dropped.append)
     assert [made[name] for name in "abac"] == ["A", "B", "A", "C"]
     assert dropped == ["A", "B"]
     assert made == {"c": "C"}

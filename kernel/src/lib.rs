@@ -20,7 +20,7 @@ mod times;
 use pyo3::prelude::*;
 
 /// Moves with every change of what Python and this module ask of each other.
-const INTERFACE: u32 = 16;
+const INTERFACE: u32 = 17;
 
 #[pymodule]
 fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,9 +31,9 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<emit::Prices>()?;
     module.add_class::<emit::Taken>()?;
     module.add_class::<emit::Column>()?;
-    module.add_class::<emit::Gate>()?;
-    module.add_class::<emit::Gates>()?;
-    module.add_class::<emit::Times>()?;
+    module.add_class::<emit::UpdateGate>()?;
+    module.add_class::<emit::UpdateGates>()?;
+    module.add_class::<emit::LatestTimes>()?;
     module.add_class::<ring::Ring>()?;
     module.add_class::<lines::Lines>()?;
     module.add_class::<pour::Pour>()?;

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, Self, SupportsIndex, TypeVar, final, overload
 
 from tardis_machine.engine.levels import Keyed, Layout, Levels, RowLayout
-from tardis_machine.engine.protocol import BookTickerKeys, Id, Side, Written
+from tardis_machine.engine.protocol import BookTickerKeys, Id, Written
 from tardis_machine.engine.shapes import AnyShape
 from tardis_machine.messages.numbers import Number
-from tardis_machine.messages.times import Time
+from tardis_machine.messages.times import TimeValue
+from tardis_machine.messages.types import Side
 from tardis_machine.replays.normalizer import Framing
 
 __all__ = [
@@ -15,15 +16,15 @@ __all__ = [
     "BronzeEncoder",
     "Column",
     "Emitter",
-    "Gate",
-    "Gates",
     "KernelError",
+    "LatestTimes",
     "Lines",
     "Pour",
     "Prices",
     "Ring",
     "Taken",
-    "Times",
+    "UpdateGate",
+    "UpdateGates",
     "interleave",
     "raw_frames",
     "raw_objects",
@@ -70,14 +71,17 @@ class Emitter:
     def close_bars(self) -> None: ...
     def take(self) -> Taken: ...
     def order_book_ticker(self, keys: BookTickerKeys) -> None: ...
-    def gate(self) -> Gate: ...
-    def gates(self) -> Gates: ...
-    def times(self) -> Times: ...
+    def gate(self) -> UpdateGate: ...
+    def gates(self) -> UpdateGates: ...
+    def times(self) -> LatestTimes: ...
     def find_prefixed(self, prefix: bytes) -> None: ...
     def find_keyed(self, key: bytes, within: int) -> None: ...
     def find_ending(self, texts: int) -> None: ...
     def describe(
-        self, head: bytes, shape: AnyShape, memory: Gate | Gates | Times | None = None
+        self,
+        head: bytes,
+        shape: AnyShape,
+        memory: UpdateGate | UpdateGates | LatestTimes | None = None,
     ) -> None: ...
     def run(
         self, lines: Lines, first: int, end: int, pour: Pour | None = None, /
@@ -89,7 +93,7 @@ class Emitter:
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
     def liquidation(
@@ -99,7 +103,7 @@ class Emitter:
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
     def book_change(
@@ -108,7 +112,7 @@ class Emitter:
         is_snapshot: bool,
         bids: Levels,
         asks: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: Layout | None = None,
         /,
     ) -> None: ...
@@ -117,7 +121,7 @@ class Emitter:
         symbol: str,
         is_snapshot: bool,
         rows: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: RowLayout,
         /,
     ) -> None: ...
@@ -126,13 +130,13 @@ class Emitter:
     def derivative_ticker(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         last_price: Number | None = None,
         open_interest: Number | None = None,
         funding_rate: Number | None = None,
-        funding_timestamp: Time | None = None,
+        funding_timestamp: TimeValue | None = None,
         predicted_funding_rate: Number | None = None,
         index_price: Number | None = None,
         mark_price: Number | None = None,
@@ -144,18 +148,18 @@ class Emitter:
         ask_price: Number | None,
         bid_price: Number | None,
         bid_amount: Number | None,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
     def option_summary(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         option_type: Literal["put", "call"],
         strike_price: Number,
-        expiration_date: Time,
+        expiration_date: TimeValue,
         best_bid_price: Number | None = None,
         best_bid_amount: Number | None = None,
         best_bid_iv: Number | None = None,
@@ -215,18 +219,18 @@ class Column(Generic[_Item]):
     def __eq__(self, value: object, /) -> bool: ...
 
 @final
-class Gate:
+class UpdateGate:
     def open(self, oldest: float) -> None: ...
     def close(self) -> None: ...
 
 @final
-class Gates:
-    def of(self, symbol: str) -> Gate: ...
+class UpdateGates:
+    def of(self, symbol: str) -> UpdateGate: ...
 
 @final
-class Times:
-    def __setitem__(self, key: str, value: Time, /) -> None: ...
-    def get(self, symbol: str) -> Time | None: ...
+class LatestTimes:
+    def __setitem__(self, key: str, value: TimeValue, /) -> None: ...
+    def get(self, symbol: str) -> TimeValue | None: ...
 
 @final
 class Lines:

@@ -24,7 +24,7 @@ def shortened(text: str, limit: int = MAX_REASON) -> str:
     return text.encode(errors="replace").decode()
 
 
-class Known(dict[K, V]):
+class BoundedDict(dict[K, V]):
     """What was told last, by name."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Known(dict[K, V]):
         super().__setitem__(name, value)
 
 
-class Seen(set[K]):
+class BoundedSet(set[K]):
     """Names that were met before."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Seen(set[K]):
         super().add(name)
 
 
-class Made(dict[K, V]):
+class BoundedDefaultDict(dict[K, V]):
     """Books and the like by name, each made when it is first asked for.
 
     `drop` hears of each that is forgotten.

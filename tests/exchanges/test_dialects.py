@@ -12,7 +12,13 @@ import msgspec
 import pytest
 
 from tardis_machine import exchanges
-from tardis_machine.exchanges.base.dialect import Dialect, Poller, Session, Snapshot, spelled
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Poller,
+    SnapshotRequest,
+    spelled,
+)
 from tardis_machine.history.filters import Filter
 from tests.support.dialects import FACTS, LIVE
 from tests.vectors.dialects import same_sources, subscribed
@@ -113,7 +119,7 @@ def test_endpoints_of_one_exchange_have_names_of_their_own(name: str) -> None:
 
 
 def test_credentials_change_deribit_subscriptions() -> None:
-    session = Session(0, (), ("id", "secret"))
+    session = ConnectionContext(0, (), ("id", "secret"))
     dialect = live("deribit")
     (asked,) = dialect.subscribe([Filter("trades", ("BTC-PERPETUAL",))], session)
     assert asked == {
@@ -128,7 +134,7 @@ def test_credentials_change_deribit_subscriptions() -> None:
     assert dialect.logged_in({"id": 1, "result": {"access_token": "x"}})
 
 
-def sources(name: str) -> dict[str, Snapshot | Poller]:
+def sources(name: str) -> dict[str, SnapshotRequest | Poller]:
     dialect = live(name)
     snapshots = {each.channel or each.deltas: each for each in dialect.snapshots}
     return {**snapshots, **{each.channel: each for each in dialect.pollers}}

@@ -8,7 +8,7 @@ import pytest
 
 from tardis_machine import exchanges
 from tardis_machine.exchanges import BookGapError
-from tardis_machine.exchanges.base.dialect import Session
+from tardis_machine.exchanges.base.dialect import ConnectionContext
 from tests.exchanges.feed import Feed
 
 
@@ -35,7 +35,9 @@ def test_login_is_signed() -> None:
     dialect = exchanges.get("okex").live
     assert dialect is not None
     assert dialect.login is not None
-    message: Any = dialect.login(Session(1_709_251_200_120, (), ("key", "secret", "phrase")))
+    message: Any = dialect.login(
+        ConnectionContext(1_709_251_200_120, (), ("key", "secret", "phrase"))
+    )
     digest = hmac.digest(b"secret", b"1709251200GET/users/self/verify", "sha256")
     assert message == {
         "op": "login",

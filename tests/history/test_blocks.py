@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tardis_machine.history.blocks import MAX_LINE_BYTES, PIECE_BYTES, pieces, verify
+from tardis_machine.history.blocks import BLOCK_BYTES, MAX_LINE_BYTES, read_blocks, verify
 from tardis_machine.history.errors import CorruptSliceError
 
 ZSTD_HEADER = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x38])
@@ -40,11 +40,11 @@ def test_pieces_are_whole_lines_of_bounded_size(tmp_path: Path, suffix: str, par
     data = lines(20_000)
     path = tmp_path / f"00.json.{suffix}"
     path.write_bytes(compress(data, suffix, parts))
-    got = list(pieces(path))
+    got = list(read_blocks(path))
     assert b"".join(got) == data
     assert len(got) > 4
-    assert all(piece.endswith(b"\n") for piece in got)
-    assert max(map(len, got)) <= PIECE_BYTES + 100
+    assert all(block.endswith(b"\n") for block in got)
+    assert max(map(len, got)) <= BLOCK_BYTES + 100
     verify(path)
 
 
@@ -54,21 +54,21 @@ def test_a_high_ratio_does_not_swell_the_pieces(tmp_path: Path, suffix: str) -> 
     path = tmp_path / f"00.json.{suffix}"
     path.write_bytes(compress(line * 200_000, suffix))
     assert path.stat().st_size < 300_000
-    assert max(map(len, pieces(path))) <= PIECE_BYTES + len(line)
+    assert max(map(len, read_blocks(path))) <= BLOCK_BYTES + len(line)
 
 
 def test_a_line_longer_than_a_piece_stays_whole(tmp_path: Path) -> None:
-    data = stamp(0).encode() + b" " + b"x" * (3 * PIECE_BYTES) + b"\n" + lines(3)
+    data = stamp(0).encode() + b" " + b"x" * (3 * BLOCK_BYTES) + b"\n" + lines(3)
     path = tmp_path / "00.json.zst"
     path.write_bytes(compress(data, "zst"))
-    assert b"".join(pieces(path)) == data
-    assert all(piece.endswith(b"\n") for piece in pieces(path))
+    assert b"".join(read_blocks(path)) == data
+    assert all(block.endswith(b"\n") for block in read_blocks(path))
 
 
 def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
     path = tmp_path / "00.json.gz"
     path.write_bytes(gzip.compress(lines(3)[:-1]))
-    assert b"".join(pieces(path)) == lines(3)
+    assert b"".join(read_blocks(path)) == lines(3)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
@@ -76,14 +76,14 @@ def test_an_empty_minute_is_no_fault(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"00.json.{suffix}"
     compressor = zstandard.ZstdCompressor()
     path.write_bytes(gzip.compress(b"") if suffix == "gz" else compressor.compress(b""))
-    assert list(pieces(path)) == []
+    assert list(read_blocks(path)) == []
 
 
 def test_skippable_frames_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "00.json.zst"
     skippable = (0x184D2A50).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"hello"
     path.write_bytes(skippable + compress(lines(3), "zst"))
-    assert b"".join(pieces(path)) == lines(3)
+    assert b"".join(read_blocks(path)) == lines(3)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
@@ -101,7 +101,7 @@ def test_what_is_no_compressed_file_is_told(tmp_path: Path, suffix: str, content
     path = tmp_path / f"00.json.{suffix}"
     path.write_bytes(content)
     with pytest.raises(CorruptSliceError):
-        list(pieces(path))
+        list(read_blocks(path))
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
@@ -120,7 +120,7 @@ def test_line_of_the_greatest_length_is_read(tmp_path: Path, suffix: str) -> Non
     data = lines(1) + bytes(MAX_LINE_BYTES) + b"\n" + lines(1)
     path = tmp_path / f"00.json.{suffix}"
     path.write_bytes(compress(data, suffix))
-    assert b"".join(pieces(path)) == data
+    assert b"".join(read_blocks(path)) == data
     verify(path)
 
 
@@ -131,7 +131,7 @@ def test_line_that_is_too_long_makes_its_slice_corrupt(
 ) -> None:
     path = tmp_path / f"00.json.{suffix}"
     path.write_bytes(compress(lines(3) + bytes(MAX_LINE_BYTES + 1) + tail, suffix))
-    for read in (verify, lambda path: list(pieces(path))):
+    for read in (verify, lambda path: list(read_blocks(path))):
         with pytest.raises(CorruptSliceError, match=f"longer than {MAX_LINE_BYTES} bytes"):
             read(path)
 
@@ -139,14 +139,14 @@ def test_line_that_is_too_long_makes_its_slice_corrupt(
 def test_line_without_end_is_read_no_further_than_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "00.json.zst"
     # A raw frame of blocks that each repeat one byte: four bytes stand for 128 KiB.
-    blocks = 1 << 20
-    block = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    count = 1 << 20
+    frame = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
     last = (1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
-    path.write_bytes(ZSTD_HEADER + block * blocks + last)
+    path.write_bytes(ZSTD_HEADER + frame * count + last)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptSliceError, match="longer than"):
-            list(pieces(path))
+            list(read_blocks(path))
         assert tracemalloc.get_traced_memory()[1] < 2 * MAX_LINE_BYTES
     finally:
         tracemalloc.stop()
@@ -168,7 +168,7 @@ def test_file_of_empty_parts_is_read_in_steps(
     path = tmp_path / f"00.json.{suffix}"
     start = ZSTD_HEADER if suffix == "zst" else b""
     path.write_bytes(start + unit * 20_000 + end)
-    got = list(pieces(path))
+    got = list(read_blocks(path))
     assert len(got) >= 4
     assert set(got) == {b""}
     verify(path)
@@ -179,6 +179,6 @@ def test_named_pipe_among_slices_is_corrupt_and_nobody_waits_for_its_writer(
 ) -> None:
     path = tmp_path / "00.json.zst"
     os.mkfifo(path)
-    for read in (verify, lambda path: list(pieces(path))):
+    for read in (verify, lambda path: list(read_blocks(path))):
         with pytest.raises(CorruptSliceError, match="no regular file"):
             read(path)

@@ -141,7 +141,7 @@ def test_day_of_slices_that_end_with_it_is_served_without_a_fetch(
 
 def test_sample_data_has_the_same_answer_for_a_range_and_for_its_minutes() -> None:
     first = int(sample.START.timestamp()) // 60
-    with sample.history() as history:
+    with sample.sample_history() as history:
 
         def read(exchange: str, start: int, end: int) -> bytes:
             times = ((first + each) * MINUTE for each in (start, end))

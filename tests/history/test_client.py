@@ -6,7 +6,7 @@ import pytest
 
 from tardis_machine.config import ConfigError, from_dict
 from tardis_machine.history import History
-from tardis_machine.history.blocks import pieces
+from tardis_machine.history.blocks import read_blocks
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.client import Abort, Client, FetchedSlice, SliceRequest
 from tardis_machine.history.errors import HistoryError, ReaderClosedError, RetriesExhaustedError
@@ -38,7 +38,7 @@ def api(tardis_api: TardisApi, tmp_path: Path) -> Api:
 
 
 def content(fetched: FetchedSlice) -> bytes:
-    return b"".join(pieces(fetched.cached.path))
+    return b"".join(read_blocks(fetched.cached.path))
 
 
 def test_a_request_is_written_as_the_api_wants_it(api: Api) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tardis_machine.history import Filter, History, Reader, ReaderClosedError
+from tardis_machine.history import Filter, History, HistoryReader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE
 from tardis_machine.history.due import Due
 from tests.history.slices import START, expected, write
@@ -34,7 +34,7 @@ class Waiting:
         """Let a minute be due, or be so long before or after that."""
         self.now = (START + minute + LAG) * MINUTE + SECOND // 10 + us
 
-    def read(self, start: int, end: int) -> Reader:
+    def read(self, start: int, end: int) -> HistoryReader:
         first, last = (START + start) * MINUTE, (START + end) * MINUTE
         return self.history.read("ftx", FILTERS, first, last, lag_minutes=LAG)
 
@@ -52,15 +52,15 @@ def waiting(tardis_api: TardisApi, tmp_path: Path) -> Iterator[Waiting]:
     waiting.history.close()
 
 
-def until_due(reader: Reader) -> bytes:
+def until_due(reader: HistoryReader) -> bytes:
     """Read until the reader waits for a minute that is yet to come."""
-    pieces = []
+    blocks = []
     while not isinstance(waits := reader.pending(), Due):
         if waits is None:
-            pieces.append(next(reader))
+            blocks.append(next(reader))
         else:
             waits.exception()
-    return b"".join(pieces)
+    return b"".join(blocks)
 
 
 def due_threads() -> int:

@@ -20,7 +20,7 @@ from tardis_machine.history import (
     Filter,
     History,
     HistoryError,
-    Reader,
+    HistoryReader,
     ReaderClosedError,
     RetriesExhaustedError,
     sample,
@@ -42,7 +42,7 @@ class Replays:
         self.pauses: list[float] = []
         self.history = History(endpoint=api.endpoint, cache_dir=directory, sleep=self.pauses.append)
 
-    def read(self, start: int, end: int, filters: list[Filter] = FILTERS) -> Reader:
+    def read(self, start: int, end: int, filters: list[Filter] = FILTERS) -> HistoryReader:
         return self.history.read("ftx", filters, (START + start) * MINUTE, (START + end) * MINUTE)
 
     def asked(self) -> list[tuple[int, int]]:
@@ -212,7 +212,7 @@ def test_a_bad_cache_file_that_cannot_be_removed_is_told_of(replays: Replays) ->
 
 
 def big_lines(exchange: str, minute: int) -> bytes:
-    """Several pieces' worth, many of them stamped alike."""
+    """Several blocks' worth, many of them stamped alike."""
     stamp = numbered_lines(exchange, minute)[:17].decode()
     return b"".join(
         f"{stamp}{each // 3000:02}.0000000Z {minute} {each} {hash((minute, each)):020}\n".encode()
@@ -221,7 +221,7 @@ def big_lines(exchange: str, minute: int) -> bytes:
 
 
 def alike_lines(exchange: str, minute: int) -> bytes:
-    """Many pieces' worth, all stamped alike."""
+    """Many blocks' worth, all stamped alike."""
     stamp = numbered_lines(exchange, minute)[:17].decode()
     return b"".join(
         f"{stamp}00.0000000Z {each} {hashlib.sha512(b'%d' % each).hexdigest() * 3}\n".encode()
@@ -229,15 +229,15 @@ def alike_lines(exchange: str, minute: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize(("made", "pieces"), [(big_lines, 8), (alike_lines, 40)])
+@pytest.mark.parametrize(("made", "blocks"), [(big_lines, 8), (alike_lines, 40)])
 def test_a_file_that_goes_bad_while_it_is_read_repeats_nothing(
-    replays: Replays, made: Callable[[str, int], bytes], pieces: int
+    replays: Replays, made: Callable[[str, int], bytes], blocks: int
 ) -> None:
     replays.api.lines = made
     replays.api.max_minutes = 2
     path = write(replays.directory, 0, minutes=5, lines=made)
     reader = replays.read(0, 5)
-    got = [next(reader) for _ in range(pieces)]
+    got = [next(reader) for _ in range(blocks)]
     # In place, as a failing disk would: the reader holds the file open.
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
@@ -266,7 +266,7 @@ def test_lines_alike_without_number_do_not_pile_up_in_memory(replays: Replays, l
 
 def test_a_bad_sample_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
     shutil.copytree(sample.SAMPLE.directory, tmp_path / "data")
-    with sample.history() as history:
+    with sample.sample_history() as history:
         history.cache.directory = tmp_path / "data"
         next((tmp_path / "data").rglob("*/bitmex/**/02.json.zst")).write_bytes(b"bad")
         start = int(sample.START.timestamp()) * 1_000_000
@@ -277,7 +277,7 @@ def test_a_bad_sample_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
     assert b"00:01:59" in b"".join(got)
 
 
-def read_as_a_server(reader: Reader, got: list[bytes]) -> None:
+def read_as_a_server(reader: HistoryReader, got: list[bytes]) -> None:
     while True:
         while (pending := reader.pending()) is not None:
             pending.exception()
@@ -343,14 +343,14 @@ def test_file_that_another_machine_removed_while_it_is_read_is_fetched_again(
     replays: Replays, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(replays.directory, 0)
-    read = reader_module.pieces
+    read = reader_module.read_blocks
 
     def stale(path: Path) -> Iterator[bytes]:  # as NFS does; no file system here can
-        monkeypatch.setattr(reader_module, "pieces", read)
+        monkeypatch.setattr(reader_module, "read_blocks", read)
         yield expected(0, 1).splitlines(keepends=True)[0]
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
-    monkeypatch.setattr(reader_module, "pieces", stale)
+    monkeypatch.setattr(reader_module, "read_blocks", stale)
     assert b"".join(replays.read(0, 1)) == expected(0, 1)
     assert replays.asked() == [(0, 1)]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -358,7 +358,7 @@ def test_file_that_another_machine_removed_while_it_is_read_is_fetched_again(
 
 def test_removed_sample_file_is_an_error_that_does_not_call_it_corrupt(tmp_path: Path) -> None:
     shutil.copytree(sample.SAMPLE.directory, tmp_path / "data")
-    with sample.history() as history:
+    with sample.sample_history() as history:
         history.cache.directory = tmp_path / "data"
         start = int(sample.START.timestamp()) * 1_000_000
         reader = history.read("bitmex", [], start, start + 5 * MINUTE)
@@ -432,7 +432,7 @@ def test_an_exchanges_own_messages_over_the_network(replays: Replays, encoding: 
     replays.api.encoding = encoding
     start = int(sample.START.timestamp()) * 1_000_000
     asked = ("deribit", [Filter("trades"), Filter("book", ("BTC-PERPETUAL",))])
-    with sample.history() as bundled:
+    with sample.sample_history() as bundled:
         whole = b"".join(bundled.read(*asked, start, start + 5 * MINUTE))
     assert b"".join(replays.history.read(*asked, start, start + 5 * MINUTE)) == whole
     assert whole.count(b"\n\n") == 1
@@ -704,8 +704,8 @@ def test_a_bounded_cache_stays_bounded_and_the_replay_whole(
     with History(endpoint=tardis_api.endpoint, cache_dir=tmp_path, cache_max_bytes=8 * size) as h:
         reader = h.read("ftx", FILTERS, START * MINUTE, (START + 100) * MINUTE)
         most, got = 0, []
-        for piece in reader:
-            got.append(piece)
+        for block in reader:
+            got.append(block)
             most = max(most, len(list(tmp_path.rglob("[0-9]*.zst"))))
         assert b"".join(got) == expected(0, 100)
         assert most <= 10

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tardis_machine.history import recorded_lines as lines
-from tardis_machine.history.recorded_lines import Window, first_stamp, last_stamp
+from tardis_machine.history.recorded_lines import StampRange, first_stamp, last_stamp
 
 
 def stamp(second: int) -> str:
@@ -40,28 +40,28 @@ def test_minutes_and_stamps() -> None:
 
 
 def test_lines_are_skipped_but_not_disconnects() -> None:
-    piece = f"{stamp(1)} a\n\n{stamp(1)} b\n\n{stamp(2)} c\n".encode()
-    assert lines.skip(piece, 2) == (f"\n{stamp(2)} c\n".encode(), 0)
-    assert lines.skip(piece, 4) == (b"", 1)
-    assert lines.count_stamped([piece, piece], stamp(1).encode()) == 4
+    block = f"{stamp(1)} a\n\n{stamp(1)} b\n\n{stamp(2)} c\n".encode()
+    assert lines.skip(block, 2) == (f"\n{stamp(2)} c\n".encode(), 0)
+    assert lines.skip(block, 4) == (b"", 1)
+    assert lines.count_stamped([block, block], stamp(1).encode()) == 4
 
 
 def test_messages_are_selected_and_disconnects_kept() -> None:
-    piece = f"{stamp(1)} a\n\n{stamp(1)} b\n{stamp(2)} a\n".encode()
-    assert lines.select(piece, b"a".__eq__) == f"{stamp(1)} a\n\n{stamp(2)} a\n".encode()
+    block = f"{stamp(1)} a\n\n{stamp(1)} b\n{stamp(2)} a\n".encode()
+    assert lines.select(block, b"a".__eq__) == f"{stamp(1)} a\n\n{stamp(2)} a\n".encode()
     assert lines.select(f"{stamp(1)} b\n".encode(), b"a".__eq__) == b""
 
 
 def test_stamps_look_past_disconnects() -> None:
-    piece = f"\n\n{stamp(1)} a\n{stamp(2)} b\n\n".encode()
-    assert first_stamp(piece) == stamp(1).encode()
-    assert last_stamp(piece) == stamp(2).encode()
+    block = f"\n\n{stamp(1)} a\n{stamp(2)} b\n\n".encode()
+    assert first_stamp(block) == stamp(1).encode()
+    assert last_stamp(block) == stamp(2).encode()
     assert first_stamp(b"\n") == last_stamp(b"\n\n") == b""
 
 
 def window(data: bytes, start: int, end: int, size: int) -> bytes:
-    """Cut in pieces of about `size` bytes, as a file would be."""
-    cutter = Window(stamp(start).encode(), stamp(end).encode())
+    """Cut in blocks of about `size` bytes, as a file would be."""
+    cutter = StampRange(stamp(start).encode(), stamp(end).encode())
     out, rest = [], data
     while rest and not cutter.passed:
         cut = rest.find(b"\n", size) + 1 or len(rest)

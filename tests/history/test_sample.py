@@ -15,7 +15,7 @@ END = START + sample.MINUTES * 60_000_000
 
 
 def read(exchange: str, *filters: Filter, start: int = START, end: int = END) -> bytes:
-    with sample.history() as history:
+    with sample.sample_history() as history:
         return b"".join(history.read(exchange, filters, start, end))
 
 
@@ -100,6 +100,6 @@ def test_what_it_does_not_have_is_told(exchange: str, start: int, end: int) -> N
 
 
 def test_clearing_the_cache_spares_it() -> None:
-    with sample.history() as history:
+    with sample.sample_history() as history:
         history.clear_cache()
     assert read("bitmex")

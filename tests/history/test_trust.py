@@ -110,7 +110,7 @@ def test_directory_that_everyone_may_write_to_is_refused_by_its_argument(tmp_pat
 
 def test_sample_needs_no_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nonexistent")
-    with sample.history() as history:
+    with sample.sample_history() as history:
         start = int(sample.START.timestamp()) * 1_000_000
         assert b"".join(history.read("bitmex", [], start, start + MINUTE))
 

@@ -15,7 +15,7 @@ from tests.exchanges import fixtures
 from tests.kernel.implementations import chosen
 from tests.support import shapes
 from tests.support.feeds import generator
-from tests.support.normalizers import ReadyPieces
+from tests.support.normalizers import ReadyBlocks
 
 START = datetime(2024, 3, 1, tzinfo=UTC)
 NEWEST = 1_793_000_000_000_000
@@ -29,7 +29,7 @@ def normalized(
     """Return what a normalizer makes of lines: bytes, borders, and how many it could not read."""
     made = kind(
         exchanges.get(name),
-        ReadyPieces([b"".join(line + b"\n" for line in lines)]),
+        ReadyBlocks([b"".join(line + b"\n" for line in lines)]),
         data_types=parse_all(types),
         symbols=None,
         start=start,
@@ -40,7 +40,7 @@ def normalized(
     made._pace = 1000
     found: list[object] = []
     while made.reached is not None:
-        if made.needs_piece:
+        if made.needs_block:
             made.read()
         else:
             made.run()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tardis_machine.engine import Taken
-from tardis_machine.replays.merger import Merge
+from tardis_machine.replays.merger import StreamMerger
 from tests.kernel.implementations import NAMES, chosen, emitters
 from tests.support.merge_inputs import Message, Stream, local_time, named
 
@@ -37,7 +37,7 @@ def test_streams_of_which_one_may_go_back(
 ) -> None:
     found = []
     for name in NAMES:
-        merge = Merge([Emitted(each, size) for each in named([*times, others])])
+        merge = StreamMerger([Emitted(each, size) for each in named([*times, others])])
         with chosen(name):
             found.append(b"".join(step.batch().data for step in merge.steps()))
     assert found[0] == found[1]

@@ -199,7 +199,7 @@ def test_what_is_no_socket_is_refused(number: int) -> None:
 def test_a_replay_that_is_poured_is_the_same(
     connection: Connection, is_read: str, framing: Framing
 ) -> None:
-    with sample.history() as history:
+    with sample.sample_history() as history:
         batches = list(NormalizedReplay([OPTIONS], history=history).batches())
         expected = b"".join(batch.data for batch in batches)
         if is_read == "at once":
@@ -238,7 +238,7 @@ def test_a_framing_that_there_is_not_is_refused(connection: Connection) -> None:
 
 
 def test_several_streams_are_not_poured() -> None:
-    with sample.history() as history:
+    with sample.sample_history() as history:
         several = [OPTIONS, OPTIONS]
         with NormalizedReplay[Message](several, history=history) as replay:
             assert not replay.can_pour

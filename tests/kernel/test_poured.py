@@ -28,13 +28,13 @@ from tardis_machine.journal import ring as rings
 from tardis_machine.journal.entry import encode_provenance
 from tardis_machine.publish.outbox import ResponseJournal
 from tardis_machine.replays import normalizer as normalize
-from tardis_machine.replays.merger import Chunk, Merge, Merged
+from tardis_machine.replays.merger import Chunk, Merged, StreamMerger
 from tardis_machine.replays.normalizer import Framing, Normalizer, Pour
 from tardis_machine.server.outlet import Outlet
 from tardis_machine.server.pace import Journal, Turns, deliver, poured_by
 from tests.kernel.outlets import UNFRAMED, connected
 from tests.support.bitmex import trade
-from tests.support.normalizers import ReadyPieces, normalizer
+from tests.support.normalizers import ReadyBlocks, normalizer
 
 pytestmark = [
     pytest.mark.skipif(kernel().module is None, reason="nothing is poured without one"),
@@ -52,7 +52,7 @@ class Made:
 
     def __init__(self, stream: Normalizer, pour: Pour | None) -> None:
         stream.pour = pour
-        self._merge = Merge([stream])
+        self._merge = StreamMerger([stream])
 
     def due_in(self) -> float:
         return 0.0
@@ -67,7 +67,7 @@ class Made:
         pass
 
 
-def pieces(seed: int, cuts: int = 40, unusual: float = 0.0002, length: int = LINES) -> list[bytes]:
+def blocks(seed: int, cuts: int = 40, unusual: float = 0.0002, length: int = LINES) -> list[bytes]:
     """Lines of which many share a local time, some come late, and some are none; cut anywhere.
 
     Some are left to the mapper: they do not look as usual.
@@ -89,12 +89,12 @@ def pieces(seed: int, cuts: int = 40, unusual: float = 0.0002, length: int = LIN
     return [b"".join(lines[one:other]) for one, other in pairwise([0, *borders, len(lines)])]
 
 
-class Late(ReadyPieces):
-    """Pieces of which some have to be waited for."""
+class Late(ReadyBlocks):
+    """Blocks of which some have to be waited for."""
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        super().__init__(pieces)
-        self._every = len(pieces) // 8 + 1
+    def __init__(self, blocks: Sequence[bytes]) -> None:
+        super().__init__(blocks)
+        self._every = len(blocks) // 8 + 1
         self._numbers = count()
         self._waited: Future[object] | None = None
 
@@ -218,7 +218,7 @@ async def test_what_is_poured_is_in_the_journal_whole_and_in_order(
     if cuts < 10:  # a run may give more than enough
         monkeypatch.setattr(normalize, "_RUN_S", 10.0)
     # Of fewer lines, some that are waited for or hidden may leave nothing to be poured.
-    given = pieces(seed, cuts, length=3 * LINES)
+    given = blocks(seed, cuts, length=3 * LINES)
     sent, hidden = expected(given)
     journal = scribe(tmp_path, ring_bytes)
     await let_in(journal)
@@ -250,7 +250,7 @@ async def test_responses_that_are_made_in_the_same_ring_are_apart(
     tmp_path: Path, ring_bytes: int, framing: Framing, seed: int
 ) -> None:
     """One is read slowly, one has many lines for its mapper; a live stream comes in between."""
-    given = [pieces(seed, unusual=share) for share in (0.0002, 0.0, 0.01)]
+    given = [blocks(seed, unusual=share) for share in (0.0002, 0.0, 0.01)]
     journal = scribe(tmp_path, ring_bytes)
     assert journal.writer.ring is not None
     rings.Mover(journal.writer.path, journal.writer.ring.waits, None).start()
@@ -300,7 +300,7 @@ async def test_a_text_is_made_where_the_journal_has_it(tmp_path: Path) -> None:
         while made.reached is not None:
             await to.send(b"", 0)
             made.run(is_next=True)
-            if made.needs_piece:
+            if made.needs_block:
                 made.read()
             at = ring._memory.find(b'{"type":"trade"', rings._ROOM + ring.shared.head)
             if at >= 0:
@@ -317,7 +317,7 @@ async def test_a_text_is_made_where_the_journal_has_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_is_poured_never_ends_inside_a_local_time(tmp_path: Path, seed: int) -> None:
-    given = pieces(seed)
+    given = blocks(seed)
     journal = scribe(tmp_path, 8 << 20)
     async with client() as to:
         await run(given, to, response(journal))
@@ -335,7 +335,7 @@ async def test_what_is_poured_never_ends_inside_a_local_time(tmp_path: Path, see
 
 async def test_what_cannot_be_written_down_is_not_sent(tmp_path: Path) -> None:
     """The ring takes nothing: neither does the client get anything before it is written."""
-    given = pieces(1)
+    given = blocks(1)
     sent, _ = expected(given)
     ring = scribe(tmp_path, 8 << 20)
     shared = ring.writer.ring
@@ -402,7 +402,7 @@ def test_what_waits_to_be_poured_is_bounded(
         made.pour = pour = module.Pour(sent.fileno(), "nothing")
         while made.reached is not None:
             pour.is_open = True
-            if made.needs_piece:
+            if made.needs_block:
                 made.read()
             else:
                 made.run(is_next=True)

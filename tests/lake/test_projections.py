@@ -78,12 +78,12 @@ def test_the_same_rows_come_out_however_the_range_is_cut(exchange: str) -> None:
             assert expected
             borders = sorted(chance.sample(range(1, 5), chance.randint(1, 3)))
             cuts = [0, *(minute * MINUTE_US for minute in borders), end]
-            pieces: dict[str, dict[str, Any]] = {}
+            blocks: dict[str, dict[str, Any]] = {}
             for start, stop in itertools.pairwise(cuts):
-                piece = sound(rows(Rows(case), options(start, stop, exchange=exchange), history))
-                assert not pieces.keys() & piece.keys()
-                pieces |= piece
-            assert pieces == expected, (data_type, borders)
+                block = sound(rows(Rows(case), options(start, stop, exchange=exchange), history))
+                assert not blocks.keys() & block.keys()
+                blocks |= block
+            assert blocks == expected, (data_type, borders)
 
 
 def test_rows_have_the_ids_of_the_whole_replay_whatever_else_is_asked_for() -> None:
@@ -198,16 +198,16 @@ def test_times_around_disconnects_are_found_in_whatever_pieces() -> None:
     one, two, three, end = (START_US + at for at in (1, 2, 3, 9))
     lines = [b"\n", first, b"\n", b"\n", b"no time\n", second, b"\n", third, b"\n"]
     for cuts in itertools.product((True, False), repeat=len(lines) - 1):
-        pieces = [lines[0]]
+        blocks = [lines[0]]
         for each, cut in zip(lines[1:], cuts, strict=True):
             if cut:
-                pieces.append(each)
+                blocks.append(each)
             else:
-                pieces[-1] += each
+                blocks[-1] += each
         found = {one: (one, two), two: (two, three), three: (three, end)}
-        assert between([(0, piece) for piece in pieces], end) == found, pieces
-        pieces = [part for piece in pieces for part in (b"", piece)]
-        assert between([(0, piece) for piece in pieces], end) == found, pieces
+        assert between([(0, block) for block in blocks], end) == found, blocks
+        blocks = [part for block in blocks for part in (b"", block)]
+        assert between([(0, block) for block in blocks], end) == found, blocks
     # The file that has it does not begin before it, nor that of the last of several.
     placed = [(0, first), (one + 5, b"\n"), (one + 6, b"\n"), (one + 7, third)]
     assert between(placed, end) == {one: (one + 6, three)}

@@ -12,10 +12,9 @@ import pytest
 import tardis_client
 import tardis_dev
 
-from tardis_machine import Channel, replay, replay_normalized, stream_normalized
+from tardis_machine import Channel, replay, replay_normalized, sample_history, stream_normalized
 from tardis_machine.config import ConfigError
 from tardis_machine.history.filters import Filter
-from tardis_machine.history.sample import history
 from tardis_machine.replays import RawMessage, RawMessageError
 from tardis_machine.replays.json_options import OptionsError
 from tardis_machine.replays.recorded import decode_recorded
@@ -194,7 +193,7 @@ def test_where_history_comes_from_is_checked_at_once(
 
 def test_a_history_has_its_own_source_and_a_typing_error_is_not_lost_beside_it() -> None:
     span = {"from_": "2024-03-01", "to": END}
-    with history() as shared:
+    with sample_history() as shared:
         with pytest.raises(OptionsError, match="unknown argument: symbol"):
             replay_normalized("bitmex", data_types="trade", symbol="XBTUSD", history=shared, **span)  # type: ignore[call-overload]
         with pytest.raises(OptionsError, match="api_key is given beside a history"):

@@ -82,7 +82,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
 
 @pytest.fixture(scope="module")
 def sample() -> Iterator[History]:
-    with sample_data.history() as history:
+    with sample_data.sample_history() as history:
         yield history
 
 
@@ -250,7 +250,7 @@ def test_exact_raw_answer_is_that_of_whole_minutes_filtered_by_local_time(
         kept = _kept(untrimmed.splitlines(keepends=True), range_)
         assert b"".join(exact.batches()) == b"".join(kept)
         options = _raw(around, window=range_)
-        lines = b"".join(NativeReplay(options, history=recorded).pieces())
+        lines = b"".join(NativeReplay(options, history=recorded).blocks())
         native = [line for line in lines.splitlines() if line]
         assert [line[:26].decode() + "Z" for line in native] == [
             _local(line) for line in kept if line.strip()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tardis_machine.replays.merger import Merge, Merged, PacedMerge
+from tardis_machine.replays.merger import Merged, PacedStreamMerger, StreamMerger
 from tardis_machine.replays.pacing import Schedule
 from tests.support.clock import ManualClock
 from tests.support.merge_inputs import Message, Stream, named
@@ -40,7 +40,7 @@ def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
     times: list[list[int]], size: int
 ) -> None:
     streams = named(times)
-    merged = _texts(Merge([Stream(each, size) for each in streams]).steps())
+    merged = _texts(StreamMerger([Stream(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
 
@@ -50,14 +50,14 @@ def test_in_the_order_of_local_time_ties_in_the_order_of_the_streams(
 )
 def test_what_is_late_comes_as_soon_as_what_preceded_it(times: list[list[int]], size: int) -> None:
     streams = named(times)
-    merged = _texts(Merge([Stream(each, size) for each in streams]).steps())
+    merged = _texts(StreamMerger([Stream(each, size) for each in streams]).steps())
     assert merged == _by_heads(streams)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_sorted, min_size=1, max_size=3), st.integers(1, 5))
 def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> None:
-    steps = Merge([Stream(each, size) for each in named(times)]).steps()
+    steps = StreamMerger([Stream(each, size) for each in named(times)]).steps()
     ends = [step.batch().data.decode().splitlines() for step in steps]
     texts = [lines for lines in ends if lines]
     for before, after in pairwise(texts):
@@ -66,7 +66,7 @@ def test_no_step_ends_inside_a_local_time(times: list[list[int]], size: int) -> 
 
 def test_parts_tell_their_stream() -> None:
     streams = [[(1, "a"), (3, "c")], [(2, "b"), (4, "d"), (5, "e")]]
-    merge = Merge([Stream(each, 5) for each in streams])
+    merge = StreamMerger([Stream(each, 5) for each in streams])
     parts = [part for merged in merge.steps() for part in merged.by_stream()]
     assert b"".join(data for _, data in parts) == b"a\nb\nc\nd\ne\n"
     for index, data in parts:
@@ -76,7 +76,7 @@ def test_parts_tell_their_stream() -> None:
 def test_hidden_events_come_last_in_a_batch_of_their_own_time() -> None:
     one = [(1, "a"), (2, "b"), (2, "(b)"), (3, "c")]
     two = [(1, "A"), (2, "B"), (4, "D"), (4, "(D)")]
-    steps = [merged.batch() for merged in Merge([Stream(one, 9), Stream(two, 9)]).steps()]
+    steps = [merged.batch() for merged in StreamMerger([Stream(one, 9), Stream(two, 9)]).steps()]
     assert [(step.data, step.hidden) for step in steps if step.data or step.hidden] == [
         (b"a\nA\nb\nB\n", b"(b)\n"),
         (b"c\nD\n", b"(D)\n"),
@@ -89,7 +89,7 @@ def test_a_failure_comes_after_what_precedes_it(size: int) -> None:
     two = Stream([(2, "b"), (4, "d"), (5, "e")], size)
     steps: list[Merged] = []
     with pytest.raises(OSError, match="gone"):
-        steps.extend(Merge([one, two]).steps())
+        steps.extend(StreamMerger([one, two]).steps())
     assert _texts(iter(steps)) == ["a", "b", "c"]
 
 
@@ -99,14 +99,14 @@ def test_what_precedes_a_run_that_raises_is_given(size: int) -> None:
     two = Stream([(2, "b"), (5, "e")], size)
     steps: list[Merged] = []
     with pytest.raises(ValueError, match="4"):
-        steps.extend(Merge([one, two]).steps())
+        steps.extend(StreamMerger([one, two]).steps())
     assert _texts(iter(steps)) == ["a", "b", "c"]
 
 
 def test_a_stream_far_ahead_waits() -> None:
     ahead = Stream([(each, f"{each}") for each in range(500, 600)], 1)
     behind = Stream([(each, f"{each}") for each in range(100)], 1)
-    merge = Merge([ahead, behind])
+    merge = StreamMerger([ahead, behind])
     steps = merge.steps()
     for _ in range(100):
         next(steps)
@@ -125,9 +125,9 @@ def test_paced_each_message_comes_when_it_is_due(
 ) -> None:
     """As without a clock, but not before its time; and no later than the next tick."""
     streams = named(times)
-    expected = _texts(Merge([Stream(each, size) for each in streams]).steps())
+    expected = _texts(StreamMerger([Stream(each, size) for each in streams]).steps())
     clock = ManualClock()
-    merge = PacedMerge(
+    merge = PacedStreamMerger(
         [Stream(each, size) for each in streams],
         Schedule(_START, _START + 10**6, speed, clock),
     )
@@ -145,7 +145,7 @@ def test_paced_each_message_comes_when_it_is_due(
 def test_paced_streams_run_no_further_ahead_than_a_run() -> None:
     busy = Stream([(each, f"{each}") for each in range(100)], 1)
     quiet = Stream([(each, f"{each}") for each in (0, 99)], 1)
-    merge = PacedMerge([busy, quiet], Schedule(_START, _START + 10**6, 0.001, ManualClock()))
+    merge = PacedStreamMerger([busy, quiet], Schedule(_START, _START + 10**6, 0.001, ManualClock()))
     assert merge.due_in() == 0
     for _ in merge.steps():
         if merge.due_in() > 0:
@@ -161,6 +161,8 @@ def test_paced_a_failure_comes_after_what_precedes_it() -> None:
     steps: list[Merged] = []
     with pytest.raises(OSError, match="gone"):
         steps.extend(
-            PacedMerge([one, two], Schedule(_START, _START + 10**6, 0.001, ManualClock())).steps()
+            PacedStreamMerger(
+                [one, two], Schedule(_START, _START + 10**6, 0.001, ManualClock())
+            ).steps()
         )
     assert _texts(iter(steps)) == ["a", "b", "c", "(c)"]

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tardis_machine.engine import Taken
-from tardis_machine.exchanges.base.channels import Route, prefixed
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.replays.merger import Merge
+from tardis_machine.exchanges.base.channels import ChannelHandlers, prefixed
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.replays.merger import StreamMerger
 from tardis_machine.replays.normalizer import NormalizeError, Normalizer
 from tests.support.bitmex import book, stamp, trade
-from tests.support.normalizers import START, ReadyPieces, normalizer
+from tests.support.normalizers import START, ReadyBlocks, normalizer
 
 
 def flat(stream: Normalizer) -> list[dict[str, Any]]:
     """All its messages."""
     messages = []
     while stream.reached is not None:
-        if stream.needs_piece:
+        if stream.needs_block:
             stream.read()
         else:
             stream.run()
@@ -54,10 +54,10 @@ def test_borders_of_pieces_change_nothing(
         lines.append(b"\n" if gap is None else trade(now, price))
         now += gap is None
     borders = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
-    pieces = [b"".join(lines[a:b]) for a, b in pairwise(borders)]
+    blocks = [b"".join(lines[a:b]) for a, b in pairwise(borders)]
     whole, cut = (
-        list(Merge([normalizer(*given, sends_disconnects=sends_disconnects)]).steps())
-        for given in ([b"".join(lines)], pieces)
+        list(StreamMerger([normalizer(*given, sends_disconnects=sends_disconnects)]).steps())
+        for given in ([b"".join(lines)], blocks)
     )
     whole_data, cut_data = (
         [step.batch().data + step.batch().hidden for step in steps] for steps in (whole, cut)
@@ -75,7 +75,7 @@ def test_lines_to_come_are_not_earlier_than_what_is_reached() -> None:
     reached = []
     while stream.reached is not None:
         reached.append(stream.reached[20:-1].lstrip("0"))
-        if stream.needs_piece:
+        if stream.needs_block:
             stream.read()
         else:
             stream.run()
@@ -94,8 +94,8 @@ def test_several_empty_lines_are_one_disconnect_also_across_pieces() -> None:
 
 
 def test_a_disconnect_has_the_local_time_before_it_and_belongs_to_its_batch() -> None:
-    for pieces in ([trade(1) + b"\n", trade(2)], [trade(1), b"\n", trade(2)]):
-        steps = [step.batch().data for step in Merge([normalizer(*pieces)]).steps()]
+    for blocks in ([trade(1) + b"\n", trade(2)], [trade(1), b"\n", trade(2)]):
+        steps = [step.batch().data for step in StreamMerger([normalizer(*blocks)]).steps()]
         first, second = (decoded(Taken(data, 0)) for data in steps if data)
         assert [message["type"] for message in first] == ["trade", "disconnect"]
         assert first[1]["localTimestamp"] == first[0]["localTimestamp"]
@@ -174,7 +174,7 @@ def test_symbols_nobody_asked_for_are_left_out() -> None:
 
 
 def test_a_failure_comes_after_what_was_read() -> None:
-    class Failing(ReadyPieces):
+    class Failing(ReadyBlocks):
         def __next__(self) -> bytes:
             try:
                 return super().__next__()
@@ -189,12 +189,12 @@ def test_a_failure_comes_after_what_was_read() -> None:
 def test_mappers_are_made_anew_at_an_eras_date() -> None:
     made: list[str] = []
 
-    def makes(era: str) -> Callable[[Making], Route]:
-        def make(making: Making) -> Route:
+    def makes(era: str) -> Callable[[MapperContext], ChannelHandlers]:
+        def make(context: MapperContext) -> ChannelHandlers:
             made.append(era)
 
             def handle(line: bytes) -> bool:
-                making.emitter.trade(era, None, 1, 1, "buy", None)
+                context.emitter.trade(era, None, 1, 1, "buy", None)
                 return bool(line)
 
             return lambda _: handle

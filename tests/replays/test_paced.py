@@ -32,7 +32,7 @@ MINUTE_LATER = "2024-03-01T00:01"
 
 @pytest.fixture(scope="module")
 def sample() -> Iterator[History]:
-    with sample_data.history() as history:
+    with sample_data.sample_history() as history:
         yield history
 
 
@@ -107,11 +107,11 @@ def test_raw_lines_with_disconnects_and_lines_that_have_no_time(tmp_path: Path) 
 
 def test_native_replays_alone_and_in_a_session(sample: History) -> None:
     began = time.monotonic()
-    alone = b"".join(NativeReplay(_raw(6000), history=sample).pieces())
+    alone = b"".join(NativeReplay(_raw(6000), history=sample).blocks())
     merged = MergedRawReplay([_raw(6000), _raw(6000, "quote")], history=sample).steps()
     parts = [part for step in merged for part in step.by_stream()]
     assert time.monotonic() - began > 2 * 0.009
-    assert alone == b"".join(NativeReplay(_raw(None), history=sample).pieces())
+    assert alone == b"".join(NativeReplay(_raw(None), history=sample).blocks())
     messages = b"".join(line[MESSAGE:] for line in alone.splitlines(keepends=True))
     assert b"".join(data for number, data in parts if number == 0) == messages
 

@@ -29,7 +29,7 @@ HOUR_US = 3_600_000_000
 
 @pytest.fixture(scope="module")
 def sample() -> Iterator[History]:
-    with sample_data.history() as history:
+    with sample_data.sample_history() as history:
         yield history
 
 

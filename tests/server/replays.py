@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {
 
 def library(options: Any) -> bytes:
     """Return the messages that the library replays for the options of a request."""
-    with sample.history() as history:
+    with sample.sample_history() as history:
         replay = NormalizedReplay[Message](
             replay_normalized_options(read_requests(json.dumps(options))), history=history
         )

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import Counter
 
 from tardis_machine.history import sample
-from tardis_machine.history.blocks import pieces
+from tardis_machine.history.blocks import read_blocks
 from tardis_machine.history.cache import Cache
 from tardis_machine.history.filters import Filter, cache_keys
 from tests.server.replays import OPTIONS, library
@@ -80,11 +80,11 @@ async def test_messages_of_a_sparse_replay_come_long_before_its_last_line_is_rea
 
     def counted(path: Path) -> Iterator[bytes]:
         nonlocal count
-        for piece in pieces(path):
+        for block in read_blocks(path):
             count += 1
-            yield piece
+            yield block
 
-    monkeypatch.setattr("tardis_machine.history.reader.pieces", counted)
+    monkeypatch.setattr("tardis_machine.history.reader.read_blocks", counted)
     served = await start()
     options = OPTIONS | {"to": "2024-03-01T00:01", "dataTypes": ["trade"]}
     async with served.client.get(served.http("/replay-normalized", options)) as response:

@@ -30,7 +30,7 @@ class Stream:
         return min((local_time(us) for us, _ in self._messages), default="")
 
     @property
-    def needs_piece(self) -> bool:
+    def needs_block(self) -> bool:
         return not self._messages and not self.ended
 
     def pending(self) -> Future[object] | None:

@@ -1,4 +1,4 @@
-"""Normalizers of pieces that need no waiting."""
+"""Normalizers of blocks that need no waiting."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -13,24 +13,24 @@ START = 1_709_251_200_000_000
 """2024-03-01T00:00Z, in microseconds."""
 
 
-class ReadyPieces:
-    """Pieces of recorded lines, each of which can be read at once."""
+class ReadyBlocks:
+    """Blocks of recorded lines, each of which can be read at once."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces: Iterator[bytes] = iter(pieces)
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks: Iterator[bytes] = iter(blocks)
 
     def __next__(self) -> bytes:
-        return next(self._pieces)
+        return next(self._blocks)
 
     def pending(self) -> Future[object] | None:
         return None
 
     def close(self) -> None:
-        self._pieces = iter(())
+        self._blocks = iter(())
 
 
-def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
-    """Return a normalizer of these pieces, of BitMEX's trades unless the options say otherwise."""
+def normalizer(*blocks: bytes, **options: Any) -> Normalizer:
+    """Return a normalizer of these blocks, of BitMEX's trades unless the options say otherwise."""
     data_types = parse_all(options.pop("data_types", ["trade"]))
     settings: dict[str, Any] = {
         "data_types": data_types,
@@ -41,5 +41,5 @@ def normalizer(*pieces: bytes, **options: Any) -> Normalizer:
         "strict": False,
     }
     exchange = options.pop("exchange", None) or exchanges.get("bitmex")
-    given = options.pop("of", None) or ReadyPieces(pieces)
+    given = options.pop("of", None) or ReadyBlocks(blocks)
     return normalizer_type()(exchange, given, **(settings | options))

@@ -33,7 +33,7 @@ use layouts::Layout;
 use levels::{Levels, Needs};
 pub use out::Sink;
 use out::{Out, Written};
-pub use shapes::{Gate, Gates, Times};
+pub use shapes::{LatestTimes, UpdateGate, UpdateGates};
 use shapes::{Memory, Shapes};
 use snapshots::SnapshotType;
 pub use tables::Prices;
@@ -335,18 +335,18 @@ impl Emitter {
     }
 
     /// A gate, closed, for a mapper that has to see some lines before others.
-    fn gate(&self) -> Gate {
-        Gate::new()
+    fn gate(&self) -> UpdateGate {
+        UpdateGate::new()
     }
 
     /// Gates by symbol, for a channel that all of them share.
-    fn gates(&self) -> Gates {
-        Gates::default()
+    fn gates(&self) -> UpdateGates {
+        UpdateGates::default()
     }
 
     /// Times by symbol, which a mapper tells and asks for.
-    fn times(&self) -> Times {
-        Times::default()
+    fn times(&self) -> LatestTimes {
+        LatestTimes::default()
     }
 
     /// Lines tell their channel behind a constant prefix.

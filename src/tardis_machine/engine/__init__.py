@@ -23,10 +23,10 @@ from tardis_machine.engine.protocol import (
     BookTickerKeys,
     Emitter,
     Id,
-    Side,
     Taken,
     Written,
 )
+from tardis_machine.messages.types import Side
 
 __all__ = [
     "AMOUNTS_FIRST",

@@ -12,7 +12,7 @@ from tardis_machine.errors import TardisMachineError
 _log = logging.getLogger(__name__)
 
 VARIABLE: Final = "TM_KERNEL"
-INTERFACE: Final = 16
+INTERFACE: Final = 17
 """Moves with every change of what Python and the kernel ask of each other."""
 
 _MODULE: Final = "tardis_machine._kernel"

@@ -23,7 +23,7 @@ from tardis_machine.engine.python.emitter import PythonEmitter
 from tardis_machine.engine.python.groups import decimal_places
 from tardis_machine.messages import times
 from tardis_machine.messages.numbers import Number, canonical
-from tardis_machine.messages.times import Time
+from tardis_machine.messages.times import TimeValue
 
 
 def compiled_emitter(
@@ -73,7 +73,7 @@ class Readers:
         except TypeError:  # lists and such, which have no hash
             raise ValueError("not a number, nor text that is one") from None
 
-    def time(self, time: Time) -> str:
+    def time(self, time: TimeValue) -> str:
         """Print a time."""
         return times.text_of(time)
 
@@ -112,7 +112,7 @@ class _TableReader(PythonEmitter):
         is_snapshot: bool,
         bids: Levels,
         asks: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: Layout = PAIRS,
         /,
     ) -> None:

@@ -98,7 +98,7 @@ RowLayout = Sided | Signed
 PAIRS: Final = Pairs()
 FLAT: Final = Flat()
 
-Reader = Callable[[Levels], Sequence[Pair]]
+LevelReader = Callable[[Levels], Sequence[Pair]]
 Splitter = Callable[[Levels], tuple[list[Pair], list[Pair]]]
 
 _JSON: Final = (Raw, bytes)
@@ -108,7 +108,7 @@ _decode_pairs: Final = msgspec.json.Decoder(list[tuple[_Value, _Value]] | None).
 _decode_lists: Final = msgspec.json.Decoder(list[list[Any]]).decode
 
 
-def reader(layout: Layout) -> Reader:
+def reader(layout: Layout) -> LevelReader:
     """Make the function that reads levels of this layout as price and amount."""
     match layout:
         case Pairs():

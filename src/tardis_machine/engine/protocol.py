@@ -16,15 +16,15 @@ import msgspec
 from msgspec import Raw
 
 from tardis_machine.engine.levels import PAIRS, Keyed, Layout, Levels, RowLayout
-from tardis_machine.engine.shapes import AnyShape, Gate, Gates, Memory, Times
+from tardis_machine.engine.shapes import AnyShape, LatestTimes, Memory, UpdateGate, UpdateGates
 from tardis_machine.messages.numbers import Number
-from tardis_machine.messages.times import Time
+from tardis_machine.messages.times import TimeValue
+from tardis_machine.messages.types import Side
 
 LOCAL_TIME: Final = ""
 """In place of a ticker's time: the local one."""
 
 Id = str | int | Raw | None
-Side = Literal["buy", "sell", "unknown"]
 BookTickerKeys = tuple[str, str, str, str]
 
 COMMON_ORDER: Final[BookTickerKeys] = ("askAmount", "askPrice", "bidPrice", "bidAmount")
@@ -91,13 +91,13 @@ class Emitter(Protocol):
 
     def take(self) -> Taken: ...
 
-    def gate(self) -> Gate:
+    def gate(self) -> UpdateGate:
         """Make a gate, closed, for a channel of a mapper with a memory."""
 
-    def gates(self) -> Gates:
+    def gates(self) -> UpdateGates:
         """Make gates by symbol, for a channel that all of them share."""
 
-    def times(self) -> Times:
+    def times(self) -> LatestTimes:
         """Make times by symbol, for a mapper that needs to know earlier ones."""
 
     def find_prefixed(self, prefix: bytes, /) -> None:
@@ -131,7 +131,7 @@ class Emitter(Protocol):
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
 
@@ -141,7 +141,7 @@ class Emitter(Protocol):
         is_snapshot: bool,
         bids: Levels,
         asks: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: Layout = PAIRS,
         /,
     ) -> None: ...
@@ -151,7 +151,7 @@ class Emitter(Protocol):
         symbol: str,
         is_snapshot: bool,
         rows: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: RowLayout,
         /,
     ) -> None:
@@ -169,13 +169,13 @@ class Emitter(Protocol):
     def derivative_ticker(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         last_price: Number | None = None,
         open_interest: Number | None = None,
         funding_rate: Number | None = None,
-        funding_timestamp: Time | None = None,
+        funding_timestamp: TimeValue | None = None,
         predicted_funding_rate: Number | None = None,
         index_price: Number | None = None,
         mark_price: Number | None = None,
@@ -195,7 +195,7 @@ class Emitter(Protocol):
         ask_price: Number | None,
         bid_price: Number | None,
         bid_amount: Number | None,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
 
@@ -206,19 +206,19 @@ class Emitter(Protocol):
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None: ...
 
     def option_summary(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         option_type: Literal["put", "call"],
         strike_price: Number,
-        expiration_date: Time,
+        expiration_date: TimeValue,
         best_bid_price: Number | None = None,
         best_bid_amount: Number | None = None,
         best_bid_iv: Number | None = None,

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from tardis_machine.engine.levels import Key, Keyed, Layout, RowLayout
-from tardis_machine.messages.times import Time
+from tardis_machine.messages.times import TimeValue
 
 
 class Symbol(Struct, frozen=True):
@@ -264,7 +264,7 @@ Field = (
 Content = Mapping[str, Field] | tuple[Field, ...]
 
 
-class Shape(Struct, frozen=True):
+class KernelShape(Struct, frozen=True):
     """A message that becomes trades, book tickers, a change of a book or a snapshot of it.
 
     A `filled` book has a level at least.
@@ -282,10 +282,10 @@ class TableShape(Struct, frozen=True):
     emits: Literal["book_table"] = "book_table"
 
 
-AnyShape = Shape | TableShape
+AnyShape = KernelShape | TableShape
 
 
-class Gate(Protocol):
+class UpdateGate(Protocol):
     """What a mapper with a memory lets pass of a channel: nothing, until it is opened."""
 
     def open(self, oldest: float, /) -> None:
@@ -295,22 +295,22 @@ class Gate(Protocol):
         """Let no more pass."""
 
 
-class Gates(Protocol):
+class UpdateGates(Protocol):
     """Gates by symbol, for a channel that all of them share."""
 
-    def of(self, symbol: str, /) -> Gate:
+    def of(self, symbol: str, /) -> UpdateGate:
         """Make a symbol's gate, closed; one that was there before counts no more."""
 
 
-class Times(Protocol):
+class LatestTimes(Protocol):
     """The latest time of each symbol's book, told by a mapper or by messages of its shape."""
 
-    def get(self, symbol: str, /) -> Time | None: ...
+    def get(self, symbol: str, /) -> TimeValue | None: ...
 
-    def __setitem__(self, symbol: str, time: Time, /) -> None: ...
+    def __setitem__(self, symbol: str, time: TimeValue, /) -> None: ...
 
 
-Memory = Gate | Gates | Times
+Memory = UpdateGate | UpdateGates | LatestTimes
 """What a mapper remembers, and messages of its shape depend on or change."""
 
 
@@ -331,5 +331,5 @@ class ClosedGates:
 
     __slots__ = ()
 
-    def of(self, symbol: str, /) -> Gate:
+    def of(self, symbol: str, /) -> UpdateGate:
         return ClosedGate()

@@ -6,11 +6,23 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
-from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.bounded import BoundedDict
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, named, prefixed
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, upper_channels
-from tardis_machine.exchanges.base.fields import Sent, required, symbol, ticker_time, time
+from tardis_machine.exchanges.base.exchange import (
+    Channel,
+    Era,
+    Exchange,
+    MapperContext,
+    upper_channels,
+)
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_or_error,
+    symbol,
+    ticker_time,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import subscriptions
 from tardis_machine.history.filters import Filter
 
@@ -18,9 +30,9 @@ _Quote = list[str | int | float | None] | UnsetType
 
 
 class _Trade(Struct, gc=False):
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
-    timestamp: Sent = field(name="ts", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     buyer_is_maker: Any = field(name="bm", default=None)
 
 
@@ -32,22 +44,22 @@ class _Trades(Struct, gc=False):
 _decode_trades: Final = Decoder(_Trades).decode
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trades(message: _Trades) -> bool:
         for row in message.data:
             emit(
                 symbol(message.symbol, "trades"),
                 None,
-                required(row.price, "trades", "p"),
-                required(row.amount, "trades", "q"),
+                number_or_error(row.price, "trades", "p"),
+                number_or_error(row.amount, "trades", "q"),
                 "sell" if row.buyer_is_maker is True else "buy",
                 time(row.timestamp, "trades", "ts"),
             )
         return True
 
-    return named({"trades": Part(_decode_trades, trades)})
+    return named({"trades": SharedDecoder(_decode_trades, trades)})
 
 
 _NONE: Final = (Raw(b"null"), Raw())
@@ -64,9 +76,9 @@ class _BookMessage(Struct, gc=False):
     symbol: str | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def send(line: bytes, is_snapshot: bool) -> bool:
         message = decode(line)
@@ -87,27 +99,27 @@ def _book_changes(making: Making) -> Route:
 
 class _Contract(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
-    timestamp: Sent = field(name="t", default=UNSET)
-    mark_price: Sent = field(name="mp", default=UNSET)
-    index_price: Sent = field(name="ip", default=UNSET)
-    open_interest: Sent = field(name="oi", default=UNSET)
-    funding_rate: Sent = field(name="r", default=UNSET)
-    funding_time: Sent = field(name="f", default=UNSET)
+    timestamp: JsonNumber = field(name="t", default=UNSET)
+    mark_price: JsonNumber = field(name="mp", default=UNSET)
+    index_price: JsonNumber = field(name="ip", default=UNSET)
+    open_interest: JsonNumber = field(name="oi", default=UNSET)
+    funding_rate: JsonNumber = field(name="r", default=UNSET)
+    funding_time: JsonNumber = field(name="f", default=UNSET)
 
 
 class _Pricing(Struct, gc=False):
     contracts: list[_Contract] = field(name="con")
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Pricing).decode
-    emit = making.emitter.derivative_ticker
-    last_prices = Known[str, str | int | float]()
+    emit = context.emitter.derivative_ticker
+    last_prices = BoundedDict[str, str | int | float]()
 
     def trades(message: _Trades) -> bool:
         if not message.data:
             raise MapperError("trades", "no trades")
-        latest = required(message.data[-1].price, "trades", "p")
+        latest = number_or_error(message.data[-1].price, "trades", "p")
         last_prices[symbol(message.symbol, "trades")] = latest
         return True
 
@@ -118,19 +130,19 @@ def _derivative_tickers(making: Making) -> Route:
                 name,
                 ticker_time(row.timestamp),
                 last_price=last_prices.get(name),
-                open_interest=required(row.open_interest, "futures-pricing-data", "oi"),
-                funding_rate=required(row.funding_rate, "futures-pricing-data", "r"),
+                open_interest=number_or_error(row.open_interest, "futures-pricing-data", "oi"),
+                funding_rate=number_or_error(row.funding_rate, "futures-pricing-data", "r"),
                 funding_timestamp=time(row.funding_time, "futures-pricing-data", "f"),
-                index_price=required(row.index_price, "futures-pricing-data", "ip"),
-                mark_price=required(row.mark_price, "futures-pricing-data", "mp"),
+                index_price=number_or_error(row.index_price, "futures-pricing-data", "ip"),
+                mark_price=number_or_error(row.mark_price, "futures-pricing-data", "mp"),
             )
         return True
 
-    return named({"trades": Part(_decode_trades, trades), "futures-pricing-data": pricing})
+    return named({"trades": SharedDecoder(_decode_trades, trades), "futures-pricing-data": pricing})
 
 
 class _Best(Struct, gc=False):
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     bid: _Quote = UNSET
     ask: _Quote = UNSET
 
@@ -147,9 +159,9 @@ def _at(quote: _Quote, position: int) -> str | int | float | None:
     return quote[position] or 0
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BestMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         message = decode(line)

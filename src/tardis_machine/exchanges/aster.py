@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Handler, Route
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     Dialect,
@@ -18,8 +18,14 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, filled, optional, required, time
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_not_empty,
+    number_if_sent,
+    number_or_error,
+    time,
+)
 from tardis_machine.exchanges.binance import (
     NATIVE,
     STREAMS,
@@ -45,8 +51,8 @@ class _SpotBook(Book):
     advances = True
     __slots__ = ()
 
-    def __init__(self, symbol: str, making: Making) -> None:
-        super().__init__(symbol, replace(making, checks_ids=True))
+    def __init__(self, symbol: str, context: MapperContext) -> None:
+        super().__init__(symbol, replace(context, checks_ids=True))
 
     def joins(self, update: DepthUpdate, snapshot_id: Number) -> bool:
         previous_id = update.previous_id
@@ -71,21 +77,21 @@ class _TickerPart(Struct, gc=False):
     polled_symbol: str | UnsetType = field(name="symbol", default=UNSET)
     timestamp: Number | UnsetType | None = field(name="E", default=UNSET)
     polled_at: Number | UnsetType | None = field(name="time", default=UNSET)
-    mark_price: Sent = field(name="p", default=UNSET)
-    index_price: Sent = field(name="i", default=UNSET)
-    funding_rate: Sent = field(name="r", default=UNSET)
+    mark_price: JsonNumber = field(name="p", default=UNSET)
+    index_price: JsonNumber = field(name="i", default=UNSET)
+    funding_rate: JsonNumber = field(name="r", default=UNSET)
     funding_timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
-    last_price: Sent = field(name="c", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    last_price: JsonNumber = field(name="c", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _TickerMessage(Struct, gc=False):
     data: _TickerPart
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def derivative_ticker(line: bytes) -> bool:
         part = decode(line).data
@@ -95,13 +101,13 @@ def _derivative_tickers(making: Making) -> Route:
         if part.event == "markPriceUpdate":
             rate = funding = None
             if part.funding_rate != "" and part.funding_timestamp != 0:
-                rate = required(part.funding_rate, "markPrice", "r")
+                rate = number_or_error(part.funding_rate, "markPrice", "r")
                 funding = time(part.funding_timestamp, "markPrice", "T")
             emit(
                 symbol,
                 time(part.timestamp, "markPrice", "E"),
-                mark_price=required(part.mark_price, "markPrice", "p"),
-                index_price=optional(part.index_price),
+                mark_price=number_or_error(part.mark_price, "markPrice", "p"),
+                index_price=number_if_sent(part.index_price),
                 funding_rate=rate,
                 funding_timestamp=funding,
             )
@@ -109,7 +115,7 @@ def _derivative_tickers(making: Making) -> Route:
             emit(
                 symbol,
                 time(part.timestamp, "ticker", "E"),
-                last_price=required(part.last_price, "ticker", "c"),
+                last_price=number_or_error(part.last_price, "ticker", "c"),
             )
         elif part.open_interest is not UNSET:
             emit(
@@ -155,7 +161,7 @@ EXCHANGES: Final = (
         types={
             "trade": era(trades, "trade"),
             "book_change": era(book_changes(_SpotBook), "depth", "depthSnapshot"),
-            "book_ticker": era(book_tickers(filled), "bookTicker"),
+            "book_ticker": era(book_tickers(number_if_not_empty), "bookTicker"),
         },
         dispatch=STREAMS,
         live=_SPOT_LIVE,
@@ -168,7 +174,7 @@ EXCHANGES: Final = (
             "book_change": era(book_changes(_FuturesBook), "depth", "depthSnapshot"),
             "derivative_ticker": era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
             "liquidation": era(liquidations, "forceOrder"),
-            "book_ticker": era(book_tickers(filled), "bookTicker"),
+            "book_ticker": era(book_tickers(number_if_not_empty), "bookTicker"),
         },
         dispatch=STREAMS,
         live=_FUTURES_LIVE,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import PAIRS
 from tardis_machine.engine.shapes import (
     Amount,
@@ -17,29 +17,29 @@ from tardis_machine.engine.shapes import (
     BidAmount,
     BidPrice,
     Bids,
+    KernelShape,
     LastId,
     Milliseconds,
     NumberId,
     Object,
     Price,
-    Shape,
     Symbol,
     TakerSide,
     Unless,
     Whole,
 )
 from tardis_machine.exchanges.base.book_joins import JoinedBook, folded
-from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, KernelHandler, prefixed
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
     AnswerError,
     Budget,
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Poller,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     Subscribe,
     absent,
     at,
@@ -51,8 +51,14 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_sent,
+    number_or_error,
+    text,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_first
 from tardis_machine.history.filters import Filter
 
@@ -63,8 +69,8 @@ _OFF_BOOK: Final = frozenset(("INSURANCE_FUND", "ADL"))
 
 class _Trade(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
     timestamp: Number | None = field(name="T", default=None)
     id: str | Number | UnsetType | None = field(name="t", default=UNSET)
     buyer_is_maker: Any = field(name="m", default=None)
@@ -75,9 +81,9 @@ class _TradeMessage(Struct, gc=False):
     data: _Trade
 
 
-def trades(making: Making) -> Route:
+def trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TradeMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line).data
@@ -90,18 +96,18 @@ def trades(making: Making) -> Route:
         emit(
             row.symbol,
             number if number.__class__ is int else text(number),
-            row.price or required(row.price, "trade", "p"),
-            row.amount or required(row.amount, "trade", "q"),
+            row.price or number_or_error(row.price, "trade", "p"),
+            row.amount or number_or_error(row.amount, "trade", "q"),
             "sell" if row.buyer_is_maker else "buy",
             timestamp if timestamp.__class__ is int else time(timestamp, "trade", "T"),
         )
         return True
 
-    shaped = Shaped(trade, _TRADE)
+    shaped = KernelHandler(trade, _TRADE)
     return lambda stream: shaped if stream.endswith("@trade") else None
 
 
-_TRADE: Final = Shape(
+_TRADE: Final = KernelShape(
     emits="trade",
     fields={
         "data": Object(
@@ -144,7 +150,7 @@ class _SnapshotMessage(Struct, gc=False):
     data: _Snapshot
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "data": Object(
@@ -169,9 +175,9 @@ class Book(JoinedBook[DepthUpdate]):
 
     __slots__ = ("_emit",)
 
-    def __init__(self, symbol: str, making: Making) -> None:
-        super().__init__(symbol, "depth", making)
-        self._emit = making.emitter.book_change
+    def __init__(self, symbol: str, context: MapperContext) -> None:
+        super().__init__(symbol, "depth", context)
+        self._emit = context.emitter.book_change
 
     def update(self, line: bytes) -> bool:
         update = _decode_update(line).data
@@ -230,18 +236,18 @@ def _close(book: Book) -> None:
     book.gate.close()
 
 
-def book_changes(book_type: type[Book]) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        books = Made[str, Book](lambda symbol: book_type(symbol, making), _close)
+def book_changes(book_type: type[Book]) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        books = BoundedDefaultDict[str, Book](lambda symbol: book_type(symbol, context), _close)
 
-        def route(stream: str) -> Handler | Shaped | None:
+        def route(stream: str) -> Handler | KernelHandler | None:
             name, _, channel = stream.partition("@")
             if not channel.startswith("depth"):
                 return None
             book = books[name.upper()]
             if channel == "depthSnapshot":
                 return book.snapshot
-            return Shaped(book.update, _UPDATE, book.gate)
+            return KernelHandler(book.update, _UPDATE, book.gate)
 
         return route
 
@@ -255,12 +261,12 @@ class _TickerPart(Struct, gc=False):
     symbol: str | UnsetType = field(name="s", default=UNSET)
     polled_symbol: str | UnsetType = field(name="symbol", default=UNSET)
     timestamp: Number | None = field(name="E", default=None)
-    mark_price: Sent = field(name="p", default=UNSET)
-    index_price: Sent = field(name="i", default=UNSET)
-    funding_rate: Sent = field(name="r", default=UNSET)
+    mark_price: JsonNumber = field(name="p", default=UNSET)
+    index_price: JsonNumber = field(name="i", default=UNSET)
+    funding_rate: JsonNumber = field(name="r", default=UNSET)
     funding_timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
-    last_price: Sent = field(name="c", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    last_price: JsonNumber = field(name="c", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _TickerMessage(Struct, gc=False):
@@ -269,7 +275,7 @@ class _TickerMessage(Struct, gc=False):
 
 class _IndexPrice(Struct, gc=False):
     pair: str = field(name="i")
-    price: Sent = field(name="p", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
 
 
 class _IndexPriceMessage(Struct, gc=False):
@@ -281,15 +287,15 @@ def _pair(symbol: str) -> str:
     return symbol.partition("_")[0]
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
     decode_index = Decoder(_IndexPriceMessage).decode
-    emit = making.emitter.derivative_ticker
-    index_prices = Known[str, str | Number]()
+    emit = context.emitter.derivative_ticker
+    index_prices = BoundedDict[str, str | Number]()
 
     def index_price(line: bytes) -> bool:
         row = decode_index(line).data
-        index_prices[row.pair] = required(row.price, "indexPrice", "p")
+        index_prices[row.pair] = number_or_error(row.price, "indexPrice", "p")
         return True
 
     def derivative_ticker(line: bytes) -> bool:
@@ -302,22 +308,22 @@ def _derivative_tickers(making: Making) -> Route:
         index = index_prices.get(_pair(symbol)) if index_prices else None
         funding: int | None = None
         if part.event == "markPriceUpdate":
-            mark = required(part.mark_price, "markPrice", "p")
+            mark = number_or_error(part.mark_price, "markPrice", "p")
             # Dated futures have an empty rate, or 0 as its time.
             if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
-                rate = required(part.funding_rate, "markPrice", "r")
+                rate = number_or_error(part.funding_rate, "markPrice", "r")
                 funding = time(part.funding_timestamp, "markPrice", "T")
             if part.index_price is not UNSET:
                 index = part.index_price or 0
             timestamp = int(part.timestamp or 0)
         elif part.event == "24hrTicker":
-            last = required(part.last_price, "ticker", "c")
+            last = number_or_error(part.last_price, "ticker", "c")
             timestamp = int(part.timestamp or 0)
         emit(
             symbol,
             timestamp,
             last_price=last,
-            open_interest=optional(part.open_interest),
+            open_interest=number_if_sent(part.open_interest),
             funding_rate=rate,
             funding_timestamp=funding,
             index_price=index,
@@ -338,8 +344,8 @@ class _Order(Struct, gc=False):
     status: str | None = field(name="X", default=None)
     symbol: str | None = field(name="s", default=None)
     side: str | None = field(name="S", default=None)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="z", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="z", default=UNSET)
     timestamp: Number | None = field(name="T", default=None)
 
 
@@ -351,9 +357,9 @@ class _ForceOrderMessage(Struct, gc=False):
     data: _ForceOrder
 
 
-def liquidations(making: Making) -> Route:
+def liquidations(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_ForceOrderMessage).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidation(line: bytes) -> bool:
         order = decode(line).data.order
@@ -364,8 +370,8 @@ def liquidations(making: Making) -> Route:
         emit(
             order.symbol,
             None,
-            required(order.price, "forceOrder", "p"),
-            required(order.amount, "forceOrder", "z"),
+            number_or_error(order.price, "forceOrder", "p"),
+            number_or_error(order.amount, "forceOrder", "z"),
             "sell" if order.side == "SELL" else "buy",
             time(order.timestamp, "forceOrder", "T"),
         )
@@ -376,10 +382,10 @@ def liquidations(making: Making) -> Route:
 
 class _BookTicker(Struct, gc=False):
     symbol: str = field(name="s")
-    bid_price: Sent = field(name="b", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_price: Sent = field(name="a", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
+    bid_price: JsonNumber = field(name="b", default=UNSET)
+    bid_amount: JsonNumber = field(name="B", default=UNSET)
+    ask_price: JsonNumber = field(name="a", default=UNSET)
+    ask_amount: JsonNumber = field(name="A", default=UNSET)
     timestamp: Number | UnsetType | None = field(name="E", default=UNSET)
 
 
@@ -387,7 +393,7 @@ class _BookTickerMessage(Struct, gc=False):
     data: _BookTicker
 
 
-_BOOK_TICKER: Final = Shape(
+_BOOK_TICKER: Final = KernelShape(
     emits="book_ticker",
     fields={
         "data": Object(
@@ -404,12 +410,14 @@ _BOOK_TICKER: Final = Shape(
 )
 
 
-def book_tickers(read: Callable[[Sent], str | Number | None]) -> Callable[[Making], Route]:
+def book_tickers(
+    read: Callable[[JsonNumber], str | Number | None],
+) -> Callable[[MapperContext], ChannelHandlers]:
     """Make the mapper of best bids and asks; `read` says what an empty one becomes."""
 
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_BookTickerMessage).decode
-        emit = making.emitter.book_ticker
+        emit = context.emitter.book_ticker
 
         def book_ticker(line: bytes) -> bool:
             row = decode(line).data
@@ -424,7 +432,7 @@ def book_tickers(read: Callable[[Sent], str | Number | None]) -> Callable[[Makin
             )
             return True
 
-        shaped = Shaped(book_ticker, _BOOK_TICKER)
+        shaped = KernelHandler(book_ticker, _BOOK_TICKER)
         return lambda stream: shaped if stream.endswith("@bookTicker") else None
 
     return make
@@ -436,7 +444,7 @@ STREAMS: Final = prefixed(b'{"stream":"', "stream")
 def streams(speeds: Mapping[str, str]) -> Subscribe:
     """Subscribe with a message per channel; some channels come in several speeds."""
 
-    def subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    def subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         for number, each in enumerate(filters, 1):
             channel = each.channel + speeds.get(each.channel, "")
             names = [f"{symbol}@{channel}" for symbol in each.symbols or ()]
@@ -477,8 +485,8 @@ def _render_depth(symbol: str, answers: Sequence[bytes]) -> Iterable[bytes]:
     return _depth_message(symbol, answers)
 
 
-def depth_snapshot(url: str, weight: int) -> Snapshot:
-    return Snapshot(
+def depth_snapshot(url: str, weight: int) -> SnapshotRequest:
+    return SnapshotRequest(
         channel="depthSnapshot",
         deltas="depth",
         url=url + "?symbol={SYMBOL}&limit=1000",
@@ -551,21 +559,21 @@ def lower_channel(name: str) -> Channel:
     return Channel(name, str.lower)
 
 
-def era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+def era(make: Callable[[MapperContext], ChannelHandlers], *channels: str) -> tuple[Era]:
     return (Era(tuple(map(lower_channel, channels)), make),)
 
 
 _SPOT: Final = {
     "trade": era(trades, "trade"),
     "book_change": era(book_changes(_SpotBook), "depth", "depthSnapshot"),
-    "book_ticker": era(book_tickers(optional), "bookTicker"),
+    "book_ticker": era(book_tickers(number_if_sent), "bookTicker"),
 }
 _FUTURES: Final = {
     "trade": era(trades, "trade"),
     "book_change": era(book_changes(_FuturesBook), "depth", "depthSnapshot"),
     "derivative_ticker": era(_derivative_tickers, "markPrice", "ticker", "openInterest"),
     "liquidation": era(liquidations, "forceOrder"),
-    "book_ticker": era(book_tickers(optional), "bookTicker"),
+    "book_ticker": era(book_tickers(number_if_sent), "bookTicker"),
 }
 _INDEX: Final = Channel("indexPrice", lambda symbol: _pair(symbol.lower()))
 

@@ -6,18 +6,24 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Route, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     absent,
     generated,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, optional, required, text, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_sent,
+    number_or_error,
+    text,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.exchanges.binance import STREAMS
 from tardis_machine.history.filters import Filter
@@ -31,8 +37,8 @@ _SELLER: Final = 2
 class _Trade(Struct, gc=False):
     symbol: str = field(name="s")
     id: str | Number | UnsetType | None = field(name="t", default=UNSET)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
     timestamp_ns: Number | None = field(name="T", default=None)
     taker: Any = field(name="tt", default=None)
 
@@ -41,17 +47,17 @@ class _Trades(Struct, gc=False):
     data: list[_Trade]
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         for row in decode(line).data:
             emit(
                 row.symbol,
                 text(row.id),
-                required(row.price, "trades", "p"),
-                required(row.amount, "trades", "q"),
+                number_or_error(row.price, "trades", "p"),
+                number_or_error(row.amount, "trades", "q"),
                 "sell" if row.taker == _SELLER else "buy",
                 nanos_ms(time(row.timestamp_ns, "trades", "T")),
             )
@@ -80,10 +86,10 @@ class _SnapshotMessage(Struct, gc=False):
     data: _Snapshot
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode_update = Decoder(_UpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def update(line: bytes) -> bool:
         book = decode_update(line).data
@@ -101,29 +107,29 @@ def _book_changes(making: Making) -> Route:
 class _Ticker(Struct, gc=False):
     symbol: str = field(name="s")
     timestamp_s: Number | UnsetType | None = field(name="E", default=UNSET)
-    bid_price: Sent = field(name="b", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_price: Sent = field(name="a", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
+    bid_price: JsonNumber = field(name="b", default=UNSET)
+    bid_amount: JsonNumber = field(name="B", default=UNSET)
+    ask_price: JsonNumber = field(name="a", default=UNSET)
+    ask_amount: JsonNumber = field(name="A", default=UNSET)
 
 
 class _TickerMessage(Struct, gc=False):
     data: _Ticker
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(line: bytes) -> bool:
         row = decode(line).data
         seconds = row.timestamp_s
         emit(
             row.symbol,
-            optional(row.ask_amount),
-            optional(row.ask_price),
-            optional(row.bid_price),
-            optional(row.bid_amount),
+            number_if_sent(row.ask_amount),
+            number_if_sent(row.ask_price),
+            number_if_sent(row.bid_price),
+            number_if_sent(row.bid_amount),
             None if seconds is UNSET else time(seconds, "ticker", "E") * 1000,
         )
         return True
@@ -131,7 +137,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"ticker": ticker})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         yield {"method": "subscribe", "topic": each.channel, "symbols": list(each.symbols or ())}
 
@@ -140,14 +146,14 @@ EXCHANGES: Final = (
     Exchange(
         name="binance-dex",
         types={
-            "trade": always(_trades, "trades"),
+            "trade": one_era(_trades, "trades"),
             "book_change": (
                 Era(
                     (Channel("depthSnapshot", str.upper), Channel("marketDiff", str.upper)),
                     _book_changes,
                 ),
             ),
-            "book_ticker": always(_book_tickers, "ticker"),
+            "book_ticker": one_era(_book_tickers, "ticker"),
         },
         dispatch=STREAMS,
         live=Dialect(
@@ -156,7 +162,7 @@ EXCHANGES: Final = (
             data=(b'{"stream":"',),
             errors=absent("stream"),
             snapshots=(
-                Snapshot(
+                SnapshotRequest(
                     channel="depthSnapshot",
                     deltas="marketDiff",
                     url="https://dex.binance.org/api/v1/depth?symbol={SYMBOL}&limit=1000",

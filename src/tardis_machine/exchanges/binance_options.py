@@ -6,21 +6,28 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import BID_FIRST
-from tardis_machine.exchanges.base.channels import Handler, Route
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     either,
     equals,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.base.fields import Sent, filled, nonzero, required, text, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_nonzero,
+    number_if_not_empty,
+    number_or_error,
+    text,
+    time,
+)
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.exchanges.binance import ACK, NATIVE, STREAMS
 from tardis_machine.history.filters import Filter
@@ -32,8 +39,8 @@ _LOWER_CASE_SINCE: Final = date("2025-12-17T00:00:00.000Z")
 
 class _Trade(Struct, gc=False):
     symbol: str = field(name="s")
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
     timestamp: Number | None = field(name="T", default=None)
     id: str | Number | UnsetType | None = field(name="t", default=UNSET)
     side: Any = field(name="S", default=None)
@@ -44,17 +51,19 @@ class _TradeMessage(Struct, gc=False):
     data: _Trade
 
 
-def _trades(channel: str, is_sale: Callable[[_Trade], bool], making: Making) -> Route:
+def _trades(
+    channel: str, is_sale: Callable[[_Trade], bool], context: MapperContext
+) -> ChannelHandlers:
     decode = Decoder(_TradeMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line).data
         emit(
             row.symbol,
             text(row.id),
-            required(row.price, channel, "p"),
-            required(row.amount, channel, "q"),
+            number_or_error(row.price, channel, "p"),
+            number_or_error(row.amount, channel, "q"),
             "sell" if is_sale(row) else "buy",
             time(row.timestamp, channel, "T"),
         )
@@ -63,12 +72,12 @@ def _trades(channel: str, is_sale: Callable[[_Trade], bool], making: Making) -> 
     return lambda stream: trade if stream.endswith(f"@{channel}") else None
 
 
-def _old_trades(making: Making) -> Route:
-    return _trades("trade", lambda row: row.side == "-1", making)
+def _old_trades(context: MapperContext) -> ChannelHandlers:
+    return _trades("trade", lambda row: row.side == "-1", context)
 
 
-def _option_trades(making: Making) -> Route:
-    return _trades("optionTrade", lambda row: bool(row.buyer_is_maker), making)
+def _option_trades(context: MapperContext) -> ChannelHandlers:
+    return _trades("optionTrade", lambda row: bool(row.buyer_is_maker), context)
 
 
 class _Depth(Struct, gc=False):
@@ -83,9 +92,9 @@ class _DepthMessage(Struct, gc=False):
     data: _Depth
 
 
-def _old_book_changes(making: Making) -> Route:
+def _old_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DepthMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def depth(line: bytes) -> bool:
         book = decode(line).data
@@ -96,9 +105,9 @@ def _old_book_changes(making: Making) -> Route:
     return lambda stream: depth if "@depth100" in stream else None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DepthMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def depth(line: bytes) -> bool:
         book = decode(line).data
@@ -110,10 +119,10 @@ def _book_changes(making: Making) -> Route:
 
 class _BookTicker(Struct, gc=False):
     symbol: str = field(name="s")
-    bid_price: Sent = field(name="b", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_price: Sent = field(name="a", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
+    bid_price: JsonNumber = field(name="b", default=UNSET)
+    bid_amount: JsonNumber = field(name="B", default=UNSET)
+    ask_price: JsonNumber = field(name="a", default=UNSET)
+    ask_amount: JsonNumber = field(name="A", default=UNSET)
     timestamp: Number | UnsetType | None = field(name="T", default=UNSET)
 
 
@@ -121,19 +130,19 @@ class _BookTickerMessage(Struct, gc=False):
     data: _BookTicker
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookTickerMessage).decode
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(BID_FIRST)
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(BID_FIRST)
 
     def book_ticker(line: bytes) -> bool:
         row = decode(line).data
         emit(
             row.symbol,
-            nonzero(row.ask_amount),
-            nonzero(row.ask_price),
-            nonzero(row.bid_price),
-            nonzero(row.bid_amount),
+            number_if_nonzero(row.ask_amount),
+            number_if_nonzero(row.ask_price),
+            number_if_nonzero(row.bid_price),
+            number_if_nonzero(row.bid_amount),
             time(row.timestamp, "bookTicker", "T"),
         )
         return True
@@ -152,25 +161,25 @@ class _Summary(Struct, gc=False):
 
     symbol: str = field(name="s")
     timestamp: Number | None = field(name="E", default=None)
-    last_price: Sent = field(name="c", default=UNSET)
-    bid_price: Sent = field(name="bo", default=UNSET)
-    ask_price: Sent = field(name="ao", default=UNSET)
-    bid_amount: Sent = field(name="bq", default=UNSET)
-    ask_amount: Sent = field(name="aq", default=UNSET)
-    bid_iv: Sent = field(name="b", default=UNSET)
-    ask_iv: Sent = field(name="a", default=UNSET)
-    delta: Sent = field(name="d", default=UNSET)
-    theta: Sent = field(name="t", default=UNSET)
-    gamma: Sent = field(name="g", default=UNSET)
-    vega: Sent = field(name="v", default=UNSET)
-    mark_iv: Sent = field(name="vo", default=UNSET)
-    mark_price: Sent = field(name="mp", default=UNSET)
-    index_price: Sent = field(name="i", default=UNSET)
+    last_price: JsonNumber = field(name="c", default=UNSET)
+    bid_price: JsonNumber = field(name="bo", default=UNSET)
+    ask_price: JsonNumber = field(name="ao", default=UNSET)
+    bid_amount: JsonNumber = field(name="bq", default=UNSET)
+    ask_amount: JsonNumber = field(name="aq", default=UNSET)
+    bid_iv: JsonNumber = field(name="b", default=UNSET)
+    ask_iv: JsonNumber = field(name="a", default=UNSET)
+    delta: JsonNumber = field(name="d", default=UNSET)
+    theta: JsonNumber = field(name="t", default=UNSET)
+    gamma: JsonNumber = field(name="g", default=UNSET)
+    vega: JsonNumber = field(name="v", default=UNSET)
+    mark_iv: JsonNumber = field(name="vo", default=UNSET)
+    mark_price: JsonNumber = field(name="mp", default=UNSET)
+    index_price: JsonNumber = field(name="i", default=UNSET)
 
 
 class _OpenInterest(Struct, gc=False):
     symbol: str = field(name="s")
-    amount: Sent = field(name="o", default=UNSET)
+    amount: JsonNumber = field(name="o", default=UNSET)
 
 
 class _OpenInterestMessage(Struct, gc=False):
@@ -181,8 +190,8 @@ class _Price(Struct, gc=False):
     """A price by name: an index, or the last trade of an option."""
 
     symbol: str = field(name="s")
-    index: Sent = field(name="p", default=UNSET)
-    last: Sent = field(name="c", default=UNSET)
+    index: JsonNumber = field(name="p", default=UNSET)
+    last: JsonNumber = field(name="c", default=UNSET)
 
 
 class _PriceMessage(Struct, gc=False):
@@ -197,28 +206,28 @@ class _SummariesMessage(Struct, gc=False):
     data: list[_Summary]
 
 
-class _Told(Known[str, str | Number]):
+class _Told(BoundedDict[str, str | Number]):
     """What other channels told of an option or an index, by name."""
 
-    def keep(self, name: str, value: Sent) -> None:
-        number = filled(value)
+    def keep(self, name: str, value: JsonNumber) -> None:
+        number = number_if_not_empty(value)
         if number is None:
             self.pop(name, None)
         else:
             self[name] = number
 
 
-def _iv(value: Sent, price: str | Number | None) -> str | Number | None:
+def _iv(value: JsonNumber, price: str | Number | None) -> str | Number | None:
     """Drop what is said of a side of the book that is empty: -1, or a rest of earlier times."""
-    number = None if price is None else nonzero(value)
+    number = None if price is None else number_if_nonzero(value)
     return None if number is None or float(number) == -1 else number
 
 
 class _Summaries:
     """Puts a summary together with what other channels told before."""
 
-    def __init__(self, making: Making) -> None:
-        self._emit = making.emitter.option_summary
+    def __init__(self, context: MapperContext) -> None:
+        self._emit = context.emitter.option_summary
         self._options = Options("option_summary", _read_name)
         self._open_interest = _Told()
         self._decode_interest = Decoder(_OpenInterestMessage).decode
@@ -229,10 +238,15 @@ class _Summaries:
         return True
 
     def emit(
-        self, row: _Summary, channel: str, last_price: Sent, mark_iv: Sent, index_price: Sent
+        self,
+        row: _Summary,
+        channel: str,
+        last_price: JsonNumber,
+        mark_iv: JsonNumber,
+        index_price: JsonNumber,
     ) -> None:
         option = self._options[row.symbol]
-        bid_price, ask_price = nonzero(row.bid_price), nonzero(row.ask_price)
+        bid_price, ask_price = number_if_nonzero(row.bid_price), number_if_nonzero(row.ask_price)
         self._emit(
             option.symbol,
             time(row.timestamp, channel, "E"),
@@ -240,26 +254,26 @@ class _Summaries:
             strike_price=option.strike_price,
             expiration_date=option.expiration,
             best_bid_price=bid_price,
-            best_bid_amount=nonzero(row.bid_amount),
+            best_bid_amount=number_if_nonzero(row.bid_amount),
             best_bid_iv=_iv(row.bid_iv, bid_price),
             best_ask_price=ask_price,
-            best_ask_amount=nonzero(row.ask_amount),
+            best_ask_amount=number_if_nonzero(row.ask_amount),
             best_ask_iv=_iv(row.ask_iv, ask_price),
-            last_price=nonzero(last_price),
+            last_price=number_if_nonzero(last_price),
             open_interest=self._open_interest.get(option.symbol),
-            mark_price=nonzero(row.mark_price),
-            mark_iv=nonzero(mark_iv),
-            delta=nonzero(row.delta),
-            gamma=nonzero(row.gamma),
-            vega=nonzero(row.vega),
-            theta=nonzero(row.theta),
-            underlying_price=nonzero(index_price),
+            mark_price=number_if_nonzero(row.mark_price),
+            mark_iv=number_if_nonzero(mark_iv),
+            delta=number_if_nonzero(row.delta),
+            gamma=number_if_nonzero(row.gamma),
+            vega=number_if_nonzero(row.vega),
+            theta=number_if_nonzero(row.theta),
+            underlying_price=number_if_nonzero(index_price),
             underlying_index=option.symbol.partition("-")[0] + "USDT",
         )
 
 
-def _old_option_summaries(making: Making) -> Route:
-    summaries = _Summaries(making)
+def _old_option_summaries(context: MapperContext) -> ChannelHandlers:
+    summaries = _Summaries(context)
     indexes = _Told()
     decode = Decoder(_SummaryMessage).decode
     decode_index = Decoder(_PriceMessage).decode
@@ -285,8 +299,8 @@ def _old_option_summaries(making: Making) -> Route:
     return route
 
 
-def _option_summaries(making: Making) -> Route:
-    summaries = _Summaries(making)
+def _option_summaries(context: MapperContext) -> ChannelHandlers:
+    summaries = _Summaries(context)
     last_prices = _Told()
     decode = Decoder(_SummariesMessage).decode
     decode_ticker = Decoder(_PriceMessage).decode
@@ -312,7 +326,7 @@ def _option_summaries(making: Making) -> Route:
     return route
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     """Subscribe with a message per channel; open interest is told for one expiry at a time."""
     options = [
         s for each in session.stream if each.channel == "optionTicker" for s in each.symbols or ()

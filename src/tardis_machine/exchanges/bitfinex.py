@@ -15,18 +15,24 @@ from tardis_machine.engine.shapes import (
     BookRow,
     Is,
     Items,
+    KernelShape,
     Milliseconds,
     NumberId,
     Plain,
     Price,
-    Shape,
     SignedAmount,
     Symbol,
     Whole,
 )
-from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, arrays
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, KernelHandler, arrays
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    equals,
+)
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import ticker_time, time
 from tardis_machine.history.filters import Filter
 
@@ -61,14 +67,16 @@ def announced(line: bytes) -> tuple[int, str] | None:
     return message.number, f"{message.channel} {message.pair or ''}"
 
 
-def of_pairs(channel: str, handler: Callable[[str], Handler], shape: Shape | None = None) -> Route:
+def of_pairs(
+    channel: str, handler: Callable[[str], Handler], shape: KernelShape | None = None
+) -> ChannelHandlers:
     """Route a channel's names, each to a handler of its own that knows its pair."""
 
-    def route(name: str) -> Handler | Shaped | None:
+    def route(name: str) -> Handler | KernelHandler | None:
         its_channel, _, pair = name.partition(" ")
         if its_channel != channel or not pair:
             return None
-        return handler(pair) if shape is None else Shaped(handler(pair), shape)
+        return handler(pair) if shape is None else KernelHandler(handler(pair), shape)
 
     return route
 
@@ -108,8 +116,8 @@ _decode_trade: Final = Decoder(_Trade).decode
 _decode_executed: Final = Decoder(_Executed).decode
 
 
-def trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def of_pair(pair: str) -> Handler:
         def trade(line: bytes) -> bool:
@@ -132,7 +140,7 @@ def trades(making: Making) -> Route:
     return of_pairs("trades", of_pair, _TRADE)
 
 
-_TRADE: Final = Shape(
+_TRADE: Final = KernelShape(
     emits="trade",
     fields=(
         Whole(),
@@ -159,8 +167,8 @@ class _Change(Struct, array_like=True, gc=False):
 _decode_change: Final = Decoder(_Change).decode
 
 
-def book_changes(making: Making) -> Route:
-    emit = making.emitter.book_rows
+def book_changes(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_rows
 
     def of_pair(pair: str) -> Handler:
         def book_change(line: bytes) -> bool:
@@ -177,7 +185,7 @@ def book_changes(making: Making) -> Route:
     return of_pairs("book", of_pair, _UPDATE)
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields=(
         Whole(),
@@ -195,8 +203,8 @@ _decode_ticker: Final = Decoder(list[str | int | float | None]).decode
 _PAIR_FIELDS: Final = range(4, 12)
 
 
-def book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def of_pair(pair: str) -> Handler:
         def book_ticker(line: bytes) -> bool:
@@ -213,7 +221,7 @@ def book_tickers(making: Making) -> Route:
     return of_pairs("ticker", of_pair, _TICKER)
 
 
-_TICKER: Final = Shape(
+_TICKER: Final = KernelShape(
     emits="book_ticker",
     fields=(
         Whole(),
@@ -231,8 +239,8 @@ _STATUS: Final = 18
 _decode_status: Final = Decoder(list[str | int | float | None]).decode
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
 
     def of_pair(pair: str) -> Handler:
         def status(line: bytes) -> bool:
@@ -279,8 +287,8 @@ class _Liquidation(Struct, array_like=True, gc=False):
 _decode_liquidations: Final = Decoder(list[_Liquidation]).decode
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         payload, _ = elements(line)
@@ -314,7 +322,7 @@ def _asked(channel: str, symbol: str) -> Mapping[str, Any]:
     return {"channel": channel, "symbol": f"t{symbol}"}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     yield {"event": "conf", "flags": _WITH_TIMES_AND_SEQUENCES}
     for each in filters:
         if each.channel == "liquidations":  # of all symbols
@@ -351,9 +359,9 @@ EXCHANGES: Final = (
     Exchange(
         name="bitfinex",
         types={
-            "trade": always(trades, "trades"),
-            "book_change": always(book_changes, "book"),
-            "book_ticker": always(book_tickers, "ticker"),
+            "trade": one_era(trades, "trades"),
+            "book_change": one_era(book_changes, "book"),
+            "book_ticker": one_era(book_tickers, "ticker"),
         },
         dispatch=_DISPATCH,
         live=_LIVE,
@@ -362,11 +370,11 @@ EXCHANGES: Final = (
     Exchange(
         name="bitfinex-derivatives",
         types={
-            "trade": always(trades, "trades"),
-            "book_change": always(book_changes, "book"),
-            "derivative_ticker": always(_derivative_tickers, "status"),
+            "trade": one_era(trades, "trades"),
+            "book_change": one_era(book_changes, "book"),
+            "derivative_ticker": one_era(_derivative_tickers, "status"),
             "liquidation": (Era((Channel("liquidations", takes_symbols=False),), _liquidations),),
-            "book_ticker": always(book_tickers, "ticker"),
+            "book_ticker": one_era(book_tickers, "ticker"),
         },
         dispatch=_DISPATCH,
         live=_LIVE,

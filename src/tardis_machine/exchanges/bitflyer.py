@@ -6,21 +6,27 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Seen
+from tardis_machine.bounded import BoundedSet
 from tardis_machine.engine import Objects
-from tardis_machine.exchanges.base.channels import Handler, Route, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     equals,
     negated,
     pairs,
 )
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, filled, known_side, required, time_text
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_not_empty,
+    number_or_error,
+    side_or_unknown,
+    time_text,
+)
 from tardis_machine.exchanges.base.subscriptions import subscriptions
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import parse_us
@@ -42,7 +48,7 @@ def _parted(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _channels(makers: dict[str, Callable[[str], Handler]]) -> Route:
+def _channels(makers: dict[str, Callable[[str], Handler]]) -> ChannelHandlers:
     """Route by channel to a handler that is made for the product."""
 
     def route(name: str) -> Handler | None:
@@ -56,8 +62,8 @@ def _channels(makers: dict[str, Callable[[str], Handler]]) -> Route:
 class _Execution(Struct, gc=False):
     id: int | str | None = None
     side: str | None = None
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     exec_date: str | None = None
 
 
@@ -69,9 +75,9 @@ class _Executions(Struct, gc=False):
     params: _ExecutionsParams
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Executions).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def make(product: str) -> Handler:
         def executions(line: bytes) -> bool:
@@ -79,9 +85,9 @@ def _trades(making: Making) -> Route:
                 emit(
                     product,
                     row.id,
-                    required(row.price, _EXECUTIONS, "price"),
-                    required(row.size, _EXECUTIONS, "size"),
-                    known_side(row.side, "BUY", "SELL"),
+                    number_or_error(row.price, _EXECUTIONS, "price"),
+                    number_or_error(row.size, _EXECUTIONS, "size"),
+                    side_or_unknown(row.side, "BUY", "SELL"),
                     parse_us(time_text(row.exec_date, _EXECUTIONS, "exec_date")),
                 )
             return True
@@ -104,10 +110,10 @@ class _BoardMessage(Struct, gc=False):
     params: _BoardParams
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BoardMessage).decode
-    emit = making.emitter.book_change
-    known = Seen[str]()
+    emit = context.emitter.book_change
+    known = BoundedSet[str]()
 
     def snapshot(product: str) -> Handler:
         def board(line: bytes) -> bool:
@@ -133,10 +139,10 @@ def _book_changes(making: Making) -> Route:
 class _Ticker(Struct, gc=False):
     product_code: str | None = None
     timestamp: str | None = None
-    best_bid: Sent = UNSET
-    best_ask: Sent = UNSET
-    best_bid_size: Sent = UNSET
-    best_ask_size: Sent = UNSET
+    best_bid: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    best_bid_size: JsonNumber = UNSET
+    best_ask_size: JsonNumber = UNSET
 
 
 class _TickerParams(Struct, gc=False):
@@ -147,19 +153,19 @@ class _TickerMessage(Struct, gc=False):
     params: _TickerParams
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def make(product: str) -> Handler:
         def ticker(line: bytes) -> bool:
             row = decode(line).params.message
             emit(
                 row.product_code or product,
-                filled(row.best_ask_size),
-                filled(row.best_ask),
-                filled(row.best_bid),
-                filled(row.best_bid_size),
+                number_if_not_empty(row.best_ask_size),
+                number_if_not_empty(row.best_ask),
+                number_if_not_empty(row.best_bid),
+                number_if_not_empty(row.best_bid_size),
                 parse_us(time_text(row.timestamp, _TICKER, "timestamp")),
             )
             return True
@@ -169,7 +175,7 @@ def _book_tickers(making: Making) -> Route:
     return _channels({_TICKER: make})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     wanted = sorted(pairs(filters), key=lambda each: each[0] == _BOARD)
     for channel, product in wanted:  # snapshots before their updates
         yield {"method": "subscribe", "params": {"channel": f"{channel}_{product}"}}
@@ -192,9 +198,9 @@ EXCHANGES: Final = (
     Exchange(
         name="bitflyer",
         types={
-            "trade": always(_trades, _EXECUTIONS),
-            "book_change": always(_book_changes, _SNAPSHOT, _BOARD),
-            "book_ticker": always(_book_tickers, _TICKER),
+            "trade": one_era(_trades, _EXECUTIONS),
+            "book_change": one_era(_book_changes, _SNAPSHOT, _BOARD),
+            "book_ticker": one_era(_book_tickers, _TICKER),
         },
         dispatch=prefixed(_PREFIX, "params", "channel"),
         live=Dialect(

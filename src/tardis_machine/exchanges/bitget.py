@@ -16,45 +16,45 @@ from tardis_machine.engine.shapes import (
     BidPrice,
     Bids,
     Is,
+    KernelShape,
     Milliseconds,
     Object,
     Price,
     Rows,
-    Shape,
     Single,
     Symbol,
     TakerSide,
     TextId,
     Whole,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     Subscribe,
     chunks,
     equals,
     with_text_pong,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentLevels,
+    JsonLevels,
+    JsonNumber,
     best,
-    nonzero,
-    required,
+    number_if_nonzero,
+    number_or_error,
     side,
     symbol,
     ticker_time,
     time,
 )
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 
-Maker = Callable[[Making], Route]
+Maker = Callable[[MapperContext], ChannelHandlers]
 A = TypeVar("A")
 R = TypeVar("R")
 _VERSION_3: Final = date("2026-04-28")
@@ -75,15 +75,17 @@ def _shape(
     action: str,
     argument: str,
     data: Single | Rows,
-) -> Shape:
+) -> KernelShape:
     """Return a message with the symbol in its argument."""
     arg = Object({argument: Symbol()})
-    return Shape(emits=emits, fields={"action": Is((action,)), "arg": arg, "data": data})
+    return KernelShape(emits=emits, fields={"action": Is((action,)), "arg": arg, "data": data})
 
 
-def _trades(channel: str, decode: Callable[[bytes], _Message[Any, Any]], shape: Shape) -> Maker:
-    def make(making: Making) -> Route:
-        emit = making.emitter.trade
+def _trades(
+    channel: str, decode: Callable[[bytes], _Message[Any, Any]], shape: KernelShape
+) -> Maker:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.trade
 
         def trades(line: bytes) -> bool:
             message = decode(line)
@@ -93,14 +95,14 @@ def _trades(channel: str, decode: Callable[[bytes], _Message[Any, Any]], shape: 
                 emit(
                     symbol(message.arg.symbol, channel),
                     row.id,
-                    row.price or required(row.price, channel, "price"),
-                    row.amount or required(row.amount, channel, "amount"),
+                    row.price or number_or_error(row.price, channel, "price"),
+                    row.amount or number_or_error(row.amount, channel, "amount"),
                     side(row.side, "buy"),
                     time(row.timestamp, channel, "time"),
                 )
             return True
 
-        return named({channel: Shaped(trades, shape)})
+        return named({channel: KernelHandler(trades, shape)})
 
     return make
 
@@ -113,9 +115,9 @@ class _Argument2(Struct, gc=False):
 
 
 class _Trade2(Struct, gc=False):
-    price: Sent
-    amount: Sent = field(name="size")
-    timestamp: Sent = field(name="ts", default=UNSET)
+    price: JsonNumber
+    amount: JsonNumber = field(name="size")
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     id: str | None = field(name="tradeId", default=None)
     side: str | None = None
 
@@ -140,12 +142,12 @@ _trades_2: Final = _trades("trade", Decoder(_Message[_Argument2, _Trade2]).decod
 class _Book2(Struct, gc=False):
     bids: Raw
     asks: Raw
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
-def _book_changes_2(making: Making) -> Route:
+def _book_changes_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Message[_Argument2, _Book2]).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -156,7 +158,7 @@ def _book_changes_2(making: Making) -> Route:
             emit(name, True, row.bids, row.asks, time(row.timestamp, "books15", "ts"))
         return True
 
-    return named({"books15": Shaped(book_changes, _BOOK_2)})
+    return named({"books15": KernelHandler(book_changes, _BOOK_2)})
 
 
 _BOOK_2: Final = _shape(
@@ -170,14 +172,14 @@ _BOOK_2: Final = _shape(
 
 
 class _Best2(Struct, gc=False):
-    asks: SentLevels = None
-    bids: SentLevels = None
-    timestamp: Sent = field(name="ts", default=UNSET)
+    asks: JsonLevels = None
+    bids: JsonLevels = None
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
-def _book_tickers_2(making: Making) -> Route:
+def _book_tickers_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Message[_Argument2, _Best2]).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -191,7 +193,7 @@ def _book_tickers_2(making: Making) -> Route:
             emit(name, ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return True
 
-    return named({"books1": Shaped(book_tickers, _BEST_2)})
+    return named({"books1": KernelHandler(book_tickers, _BEST_2)})
 
 
 _BEST_2: Final = _shape(
@@ -210,29 +212,31 @@ _BEST_2: Final = _shape(
 
 class _Ticker2(Struct, gc=False):
     symbol: str | None = None
-    last: Sent = field(name="lastPr", default=UNSET)
-    open_interest: Sent = field(name="holdingAmount", default=UNSET)
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    funding_time: Sent = field(name="nextFundingTime", default=UNSET)
-    timestamp: Sent = field(name="ts", default=UNSET)
+    last: JsonNumber = field(name="lastPr", default=UNSET)
+    open_interest: JsonNumber = field(name="holdingAmount", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    funding_time: JsonNumber = field(name="nextFundingTime", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
 def _send(
-    emit: Callable[..., None], name: str, timestamp: Sent, row: Any, *, has_funding: bool
+    emit: Callable[..., None], name: str, timestamp: JsonNumber, row: Any, *, has_funding: bool
 ) -> None:
     """Send a ticker of either version."""
     funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
     emit(
         name,
         ticker_time(timestamp),
-        last_price=required(row.last, "ticker", "last price"),
-        open_interest=required(row.open_interest, "ticker", "open interest"),
-        funding_rate=required(row.funding_rate, "ticker", "fundingRate") if has_funding else None,
+        last_price=number_or_error(row.last, "ticker", "last price"),
+        open_interest=number_or_error(row.open_interest, "ticker", "open interest"),
+        funding_rate=number_or_error(row.funding_rate, "ticker", "fundingRate")
+        if has_funding
+        else None,
         funding_timestamp=funding,
-        index_price=required(row.index_price, "ticker", "indexPrice"),
-        mark_price=required(row.mark_price, "ticker", "markPrice"),
+        index_price=number_or_error(row.index_price, "ticker", "indexPrice"),
+        mark_price=number_or_error(row.mark_price, "ticker", "markPrice"),
     )
 
 
@@ -241,9 +245,9 @@ class _Tickers2(Struct, gc=False):
     data: list[_Ticker2] = []
 
 
-def _derivative_tickers_2(making: Making) -> Route:
+def _derivative_tickers_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Tickers2).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -265,9 +269,9 @@ class _Argument3(Struct, gc=False):
 
 
 class _Trade3(Struct, gc=False):
-    price: Sent = field(name="p")
-    amount: Sent = field(name="v")
-    timestamp: Sent = field(name="T", default=UNSET)
+    price: JsonNumber = field(name="p")
+    amount: JsonNumber = field(name="v")
+    timestamp: JsonNumber = field(name="T", default=UNSET)
     id: str | None = field(name="i", default=None)
     side: str | None = field(name="S", default=None)
 
@@ -292,15 +296,15 @@ _trades_3: Final = _trades("publicTrade", Decoder(_Message[_Argument3, _Trade3])
 class _Book3(Struct, gc=False):
     bids: Raw = field(name="b")
     asks: Raw = field(name="a")
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     last_id: int | None = field(name="seq", default=None)
     previous_id: int | None = field(name="pseq", default=None)
 
 
-def _book_changes_3(making: Making) -> Route:
+def _book_changes_3(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Message[_Argument3, _Book3]).decode
-    emit = making.emitter.book_change
-    ids = Continuity("books", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    ids = UpdateIds("books", checks_ids=context.checks_ids)
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -316,7 +320,7 @@ def _book_changes_3(making: Making) -> Route:
             emit(name, is_snapshot, row.bids, row.asks, time(row.timestamp, "books", "ts"))
         return True
 
-    return named({"books": making.unchecked(book_changes, _UPDATE_3)})
+    return named({"books": context.unchecked(book_changes, _UPDATE_3)})
 
 
 _UPDATE_3: Final = _shape(
@@ -336,15 +340,15 @@ _UPDATE_3: Final = _shape(
 
 
 class _Best3(Struct, gc=False):
-    asks: SentLevels = field(name="a", default=None)
-    bids: SentLevels = field(name="b", default=None)
-    timestamp: Sent = field(name="ts", default=UNSET)
+    asks: JsonLevels = field(name="a", default=None)
+    bids: JsonLevels = field(name="b", default=None)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
-def _book_tickers_3(making: Making) -> Route:
+def _book_tickers_3(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Message[_Argument3, _Best3]).decode
-    making.emitter.order_book_ticker(ASK_FIRST)
-    emit = making.emitter.book_ticker
+    context.emitter.order_book_ticker(ASK_FIRST)
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -355,15 +359,15 @@ def _book_tickers_3(making: Making) -> Route:
             bid_price, bid_amount = best(row.bids, "books1")
             emit(
                 symbol(message.arg.symbol, "books1"),
-                nonzero(ask_amount),
-                nonzero(ask_price),
-                nonzero(bid_price),
-                nonzero(bid_amount),
+                number_if_nonzero(ask_amount),
+                number_if_nonzero(ask_price),
+                number_if_nonzero(bid_price),
+                number_if_nonzero(bid_amount),
                 time(row.timestamp, "books1", "ts"),
             )
         return True
 
-    return named({"books1": Shaped(book_tickers, _BEST_3)})
+    return named({"books1": KernelHandler(book_tickers, _BEST_3)})
 
 
 _BEST_3: Final = _shape(
@@ -381,24 +385,24 @@ _BEST_3: Final = _shape(
 
 
 class _Ticker3(Struct, gc=False):
-    last: Sent = field(name="lastPrice", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    funding_time: Sent = field(name="nextFundingTime", default=UNSET)
+    last: JsonNumber = field(name="lastPrice", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    funding_time: JsonNumber = field(name="nextFundingTime", default=UNSET)
 
 
 class _Tickers3(Struct, gc=False):
     arg: _Argument3
     action: str | None = None
     data: list[_Ticker3] = []
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
-def _derivative_tickers_3(making: Making) -> Route:
+def _derivative_tickers_3(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Tickers3).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -415,9 +419,9 @@ def _derivative_tickers_3(making: Making) -> Route:
 
 class _Liquidation(Struct, gc=False):
     symbol: str
-    price: Sent
-    amount: Sent
-    timestamp: Sent = field(name="ts", default=UNSET)
+    price: JsonNumber
+    amount: JsonNumber
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     side: str | None = None
 
 
@@ -426,9 +430,9 @@ class _Liquidations(Struct, gc=False):
     data: list[_Liquidation] = []
 
 
-def _liquidations(making: Making) -> Route:
+def _liquidations(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Liquidations).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         message = decode(line)
@@ -438,8 +442,8 @@ def _liquidations(making: Making) -> Route:
             emit(
                 row.symbol,
                 None,
-                required(row.price, "liquidation", "price"),
-                required(row.amount, "liquidation", "amount"),
+                number_or_error(row.price, "liquidation", "price"),
+                number_or_error(row.amount, "liquidation", "amount"),
                 "sell" if row.side == "buy" else "buy",  # theirs is the position's
                 time(row.timestamp, "liquidation", "ts"),
             )
@@ -466,7 +470,7 @@ _MARKETS: Final = ("usdt-futures", "usdc-futures", "coin-futures")
 
 
 def _requests(op: str, market: Callable[[str], str]) -> Subscribe:
-    def requests(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    def requests(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         arguments: list[dict[str, Any]] = []
         for each in filters:
             if each.channel == "liquidation":  # come for whole markets

@@ -6,7 +6,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Seen
+from tardis_machine.bounded import BoundedSet
 from tardis_machine.engine import Keyed, Side
 from tardis_machine.engine.shapes import (
     Amount,
@@ -16,20 +16,20 @@ from tardis_machine.engine.shapes import (
     BidPrice,
     Is,
     Iso,
+    KernelShape,
     Price,
     Rows,
-    Shape,
     Symbol,
     TableShape,
     TakerSide,
     TextId,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     both,
     chunks,
     either,
@@ -37,8 +37,8 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import nonzero
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import number_if_nonzero
 from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import cut_ms, parse_ms
@@ -88,7 +88,7 @@ class _Trade(Struct, gc=False):
     side: str | UnsetType | None = UNSET
 
 
-_TRADES: Final = Shape(
+_TRADES: Final = KernelShape(
     emits="trade",
     fields={
         "action": Is(("insert",)),
@@ -106,9 +106,9 @@ _TRADES: Final = Shape(
 )
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     inserts = _inserts(_Trade)
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         rows = inserts(line)
@@ -126,7 +126,7 @@ def _trades(making: Making) -> Route:
             )
         return True
 
-    return named({"trade": Shaped(trades, _TRADES)})
+    return named({"trade": KernelHandler(trades, _TRADES)})
 
 
 _BOOK: Final = Keyed(
@@ -145,14 +145,14 @@ _BOOK: Final = Keyed(
 )
 
 
-def _book_changes(making: Making) -> Route:
-    emit = making.emitter.book_table
+def _book_changes(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_table
 
     def book_changes(line: bytes) -> bool:
         emit(line, _BOOK)
         return True
 
-    return named({"orderBookL2": Shaped(book_changes, TableShape(_BOOK))})
+    return named({"orderBookL2": KernelHandler(book_changes, TableShape(_BOOK))})
 
 
 class _Instrument(Struct, gc=False):
@@ -173,10 +173,10 @@ class _Instruments(Struct, gc=False):
     action: str | None = None
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Instruments).decode
-    emit = making.emitter.derivative_ticker
-    known = Seen[str]()
+    emit = context.emitter.derivative_ticker
+    known = BoundedSet[str]()
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -215,9 +215,9 @@ class _Liquidation(Struct, gc=False):
     side: str | None = None
 
 
-def _liquidations(making: Making) -> Route:
+def _liquidations(context: MapperContext) -> ChannelHandlers:
     inserts = _inserts(_Liquidation)
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         rows = inserts(line)
@@ -240,7 +240,7 @@ class _Quote(Struct, gc=False):
     ask_amount: Number | None = field(name="askSize", default=None)
 
 
-_QUOTES: Final = Shape(
+_QUOTES: Final = KernelShape(
     emits="book_ticker",
     fields={
         "action": Is(("insert",)),
@@ -258,9 +258,9 @@ _QUOTES: Final = Shape(
 )
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     inserts = _inserts(_Quote)
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         rows = inserts(line)
@@ -269,15 +269,15 @@ def _book_tickers(making: Making) -> Route:
         for row in rows:
             emit(
                 row.symbol,
-                nonzero(row.ask_amount),
-                nonzero(row.ask_price),
-                nonzero(row.bid_price),
-                nonzero(row.bid_amount),
+                number_if_nonzero(row.ask_amount),
+                number_if_nonzero(row.ask_price),
+                number_if_nonzero(row.bid_price),
+                number_if_nonzero(row.bid_amount),
                 cut_ms(row.timestamp),
             )
         return True
 
-    return named({"quote": Shaped(book_tickers, _QUOTES)})
+    return named({"quote": KernelHandler(book_tickers, _QUOTES)})
 
 
 def _topics(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
@@ -289,11 +289,11 @@ def _topics(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
                 yield {"op": op, "args": [f"{each.channel}:{symbol}" for symbol in symbols]}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _topics("subscribe", filters)
 
 
-def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _topics("unsubscribe", filters)
 
 
@@ -312,11 +312,11 @@ EXCHANGES: Final = (
     Exchange(
         name="bitmex",
         types={
-            "trade": always(_trades, "trade"),
-            "book_change": always(_book_changes, "orderBookL2"),
-            "derivative_ticker": always(_derivative_tickers, "instrument"),
-            "liquidation": always(_liquidations, "liquidation"),
-            "book_ticker": always(_book_tickers, "quote"),
+            "trade": one_era(_trades, "trade"),
+            "book_change": one_era(_book_changes, "orderBookL2"),
+            "derivative_ticker": one_era(_derivative_tickers, "instrument"),
+            "liquidation": one_era(_liquidations, "liquidation"),
+            "book_ticker": one_era(_book_tickers, "quote"),
         },
         dispatch=prefixed(b'{"table":"', "table"),
         live=_LIVE,

@@ -6,20 +6,26 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Route, keyed, named
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.exchanges.base.channels import ChannelHandlers, keyed, named
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    equals,
+)
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, required, side, text
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import JsonNumber, number_or_error, side, text
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, parse_us
+from tardis_machine.messages.times import TimeValue, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _NANOSECONDS_LENGTH: Final = 30
 
 
-def _time(timestamp: str | None, channel: str) -> Time:
+def _time(timestamp: str | None, channel: str) -> TimeValue:
     if not timestamp:
         raise MapperError(channel, "no timestamp")
     if len(timestamp) == _NANOSECONDS_LENGTH and timestamp[-1] == "Z":
@@ -29,24 +35,24 @@ def _time(timestamp: str | None, channel: str) -> Time:
 
 class _Trade(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     taker_side: str | None = None
     ack_id: str | int | UnsetType | None = UNSET
     timestamp: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.symbol,
             text(row.ack_id),
-            row.price or required(row.price, "trade", "price"),
-            row.quantity or required(row.quantity, "trade", "quantity"),
+            row.price or number_or_error(row.price, "trade", "price"),
+            row.quantity or number_or_error(row.quantity, "trade", "quantity"),
             side(row.taker_side, "Bid"),
             _time(row.timestamp, "trade"),
         )
@@ -64,16 +70,16 @@ class _Book(Struct, gc=False):
 
 class _Level(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     side: str | None = None
     timestamp: str | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode_book = Decoder(_Book).decode
     decode_level = Decoder(_Level).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book(line: bytes) -> bool:
         row = decode_book(line)
@@ -82,8 +88,8 @@ def _book_changes(making: Making) -> Route:
 
     def level(line: bytes) -> bool:
         row = decode_level(line)
-        price = row.price or required(row.price, "level", "price")
-        levels = [(price, row.quantity or required(row.quantity, "level", "quantity"))]
+        price = row.price or number_or_error(row.price, "level", "price")
+        levels = [(price, row.quantity or number_or_error(row.quantity, "level", "quantity"))]
         bids, asks = (levels, []) if row.side == "Bid" else ([], levels)
         emit(row.symbol, False, bids, asks, _time(row.timestamp, "level"))
         return True
@@ -91,7 +97,7 @@ def _book_changes(making: Making) -> Route:
     return named({"book": book, "level": level})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     """Ask for everything at once; levels come with their book."""
     asked: dict[str, tuple[str, ...]] = {}
     for each in filters:
@@ -104,8 +110,8 @@ EXCHANGES: Final = (
     Exchange(
         name="bitnomial",
         types={
-            "trade": always(_trades, "trade"),
-            "book_change": always(_book_changes, "book", "level"),
+            "trade": one_era(_trades, "trade"),
+            "book_change": one_era(_book_changes, "book", "level"),
         },
         dispatch=keyed("type", within=1 << 24),
         live=Dialect(

@@ -7,14 +7,14 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Made
-from tardis_machine.exchanges.base.channels import Handler, Route, keyed
+from tardis_machine.bounded import BoundedDefaultDict
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, keyed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     absent,
     at,
     either,
@@ -23,8 +23,15 @@ from tardis_machine.exchanges.base.dialect import (
     pairs,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, SentTime, required, text, ticker_time, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    JsonTime,
+    number_or_error,
+    text,
+    ticker_time,
+    time,
+)
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import micros
 
@@ -34,10 +41,10 @@ _KEPT_UPDATES: Final = 2000
 
 class _Trade(Struct, gc=False):
     id: str | int | float | UnsetType | None = UNSET
-    price: Sent = UNSET
-    amount: Sent = UNSET
+    price: JsonNumber = UNSET
+    amount: JsonNumber = UNSET
     type: Any = None
-    microtimestamp: SentTime = UNSET
+    microtimestamp: JsonTime = UNSET
 
 
 class _TradeMessage(Struct, gc=False):
@@ -49,9 +56,9 @@ def _symbol(channel: str) -> str:
     return channel.rpartition("_")[2].upper()
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TradeMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def handler(symbol: str) -> Handler:
         def trade(line: bytes) -> bool:
@@ -62,8 +69,8 @@ def _trades(making: Making) -> Route:
             emit(
                 symbol,
                 text(row.id),
-                required(row.price, "live_trades", "price"),
-                required(row.amount, "live_trades", "amount"),
+                number_or_error(row.price, "live_trades", "price"),
+                number_or_error(row.amount, "live_trades", "amount"),
                 "buy" if row.type == 0 else "sell",
                 micros(time(row.microtimestamp, "live_trades", "microtimestamp")),
             )
@@ -75,8 +82,8 @@ def _trades(making: Making) -> Route:
 
 
 class _Update(Struct, gc=False):
-    timestamp: SentTime = UNSET
-    microtimestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
+    microtimestamp: JsonTime = UNSET
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
 
@@ -102,9 +109,9 @@ class _Book:
 
     __slots__ = ("_emit", "_kept", "_seconds", "_symbol", "_us")
 
-    def __init__(self, symbol: str, making: Making) -> None:
+    def __init__(self, symbol: str, context: MapperContext) -> None:
         self._symbol = symbol
-        self._emit = making.emitter.book_change
+        self._emit = context.emitter.book_change
         self._kept: deque[_Update] | None = deque(maxlen=_KEPT_UPDATES)
         # When the snapshot was taken, as far as it told.
         self._seconds = self._us = 0
@@ -152,8 +159,8 @@ class _Book:
         self._emit(self._symbol, is_snapshot, update.bids, update.asks, timestamp)
 
 
-def _book_changes(making: Making) -> Route:
-    books = Made[str, _Book](lambda symbol: _Book(symbol, making))
+def _book_changes(context: MapperContext) -> ChannelHandlers:
+    books = BoundedDefaultDict[str, _Book](lambda symbol: _Book(symbol, context))
 
     def route(name: str) -> Handler | None:
         if not name.startswith("diff_order_book_"):
@@ -163,7 +170,7 @@ def _book_changes(making: Making) -> Route:
     return route
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in pairs(filters):
         yield {"event": "bts:subscribe", "data": {"channel": f"{channel}_{symbol}"}}
 
@@ -190,7 +197,7 @@ EXCHANGES: Final = (
             acks=equals("event", "bts:subscription_succeeded"),
             errors=either(absent("channel"), equals("event", "bts:request_reconnect")),
             snapshots=(
-                Snapshot(
+                SnapshotRequest(
                     deltas="diff_order_book",
                     url="https://www.bitstamp.net/api/v2/order_book/{symbol}?group=1",
                     render=generated(

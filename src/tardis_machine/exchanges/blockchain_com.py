@@ -7,27 +7,27 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.engine import Objects
-from tardis_machine.exchanges.base.channels import Route, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     equals,
     pairs,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, required
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import JsonNumber, number_or_error
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, cut_ms
+from tardis_machine.messages.times import TimeValue, cut_ms
 
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects(price="px", amount="qty")
 
 
-def _time(timestamp: str | UnsetType | None, channel: str) -> Time:
+def _time(timestamp: str | UnsetType | None, channel: str) -> TimeValue:
     if timestamp is UNSET or not timestamp:
         raise MapperError(channel, "no timestamp")
     return cut_ms(timestamp)
@@ -36,16 +36,16 @@ def _time(timestamp: str | UnsetType | None, channel: str) -> Time:
 class _Trade(Struct, gc=False):
     event: str | None = None
     symbol: str | None = None
-    price: Sent = UNSET
-    qty: Sent = UNSET
+    price: JsonNumber = UNSET
+    qty: JsonNumber = UNSET
     side: str | None = None
     trade_id: str | int | None = None
     timestamp: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         row = decode(line)
@@ -56,8 +56,8 @@ def _trades(making: Making) -> Route:
         emit(
             row.symbol,
             row.trade_id,
-            required(row.price, "trades", "price"),
-            required(row.qty, "trades", "qty"),
+            number_or_error(row.price, "trades", "price"),
+            number_or_error(row.qty, "trades", "qty"),
             "sell" if row.side == "sell" else "buy",
             _time(row.timestamp, "trades"),
         )
@@ -74,9 +74,9 @@ class _Book(Struct, gc=False):
     timestamp: str | UnsetType | None = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Book).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def l2(line: bytes) -> bool:
         row = decode(line)
@@ -91,11 +91,11 @@ def _book_changes(making: Making) -> Route:
     return named({"l2": l2})
 
 
-def _greet(_: Session) -> Iterator[Outgoing]:
+def _greet(_: ConnectionContext) -> Iterator[Outgoing]:
     yield {"action": "subscribe", "channel": "heartbeat"}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in pairs(filters):
         yield {"action": "subscribe", "channel": channel, "symbol": symbol}
 
@@ -104,8 +104,8 @@ EXCHANGES: Final = (
     Exchange(
         name="blockchain-com",
         types={
-            "trade": always(_trades, "trades"),
-            "book_change": always(_book_changes, "l2"),
+            "trade": one_era(_trades, "trades"),
+            "book_change": one_era(_book_changes, "l2"),
         },
         dispatch=keyed("channel"),
         live=Dialect(

@@ -7,14 +7,14 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import BID_FIRST, FLAT, Side
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     both,
     either,
@@ -24,8 +24,14 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, SentTime, filled, nonzero, required
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    JsonTime,
+    number_if_nonzero,
+    number_if_not_empty,
+    number_or_error,
+)
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import parse_ms
@@ -41,7 +47,7 @@ _FUTURE_PARTS: Final = 3
 _OPTION_PARTS: Final = 5
 
 
-def _sent_at(timestamp: SentTime) -> int | None:
+def _sent_at(timestamp: JsonTime) -> int | None:
     """Milliseconds; for some time in 2026 they were seconds cut short, which tell nothing."""
     if timestamp is UNSET or timestamp is None or timestamp == "":
         return None
@@ -63,8 +69,8 @@ def _created_at(iso: str | None, channel: str) -> int:
 class _Trade(Struct, gc=False):
     symbol: str
     id: str | int | None = field(name="tradeId", default=None)
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     side: str | None = None
     is_taker: bool | None = field(name="isTaker", default=None)
     created: str | None = field(name="createdAtDatetime", default=None)
@@ -82,9 +88,9 @@ class _TradesMessage(Struct, gc=False):
     data: _Trades | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TradesMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         message = decode(line)
@@ -94,8 +100,8 @@ def _trades(making: Making) -> Route:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, _TRADES, "price"),
-                required(row.quantity, _TRADES, "quantity"),
+                number_or_error(row.price, _TRADES, "price"),
+                number_or_error(row.quantity, _TRADES, "quantity"),
                 row.takers_side(),
                 _created_at(row.created, _TRADES),
             )
@@ -106,7 +112,7 @@ def _trades(making: Making) -> Route:
 
 class _Book(Struct, gc=False):
     symbol: str
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
 
@@ -116,9 +122,9 @@ class _BookMessage(Struct, gc=False):
     data: _Book | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book(line: bytes) -> bool:
         message = decode(line)
@@ -134,7 +140,7 @@ def _book_changes(making: Making) -> Route:
 
 class _Quote(Struct, gc=False):
     symbol: str
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
     bid: list[str | int | float | None] | str | None = None
     ask: list[str | int | float | None] | str | None = None
 
@@ -143,7 +149,7 @@ class _QuoteMessage(Struct, gc=False):
     data: _Quote | None = None
 
 
-def _best(level: list[str | int | float | None] | str | None) -> tuple[Sent, Sent]:
+def _best(level: list[str | int | float | None] | str | None) -> tuple[JsonNumber, JsonNumber]:
     """Price and amount; neither where that side of the book is empty."""
     if not isinstance(level, list):
         return None, None
@@ -151,10 +157,10 @@ def _best(level: list[str | int | float | None] | str | None) -> tuple[Sent, Sen
     return price, amount
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_QuoteMessage).decode
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(BID_FIRST)
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(BID_FIRST)
 
     def quote(line: bytes) -> bool:
         row = decode(line).data
@@ -164,10 +170,10 @@ def _book_tickers(making: Making) -> Route:
         ask_price, ask_amount = _best(row.ask)
         emit(
             row.symbol,
-            nonzero(ask_amount),
-            nonzero(ask_price),
-            nonzero(bid_price),
-            nonzero(bid_amount),
+            number_if_nonzero(ask_amount),
+            number_if_nonzero(ask_price),
+            number_if_nonzero(bid_price),
+            number_if_nonzero(bid_amount),
             _sent_at(row.timestamp),
         )
         return True
@@ -177,7 +183,7 @@ def _book_tickers(making: Making) -> Route:
 
 class _IndexPrice(Struct, gc=False):
     asset: str = field(name="assetSymbol")
-    price: Sent = UNSET
+    price: JsonNumber = UNSET
 
 
 class _IndexMessage(Struct, gc=False):
@@ -190,19 +196,19 @@ _decode_index: Final = Decoder(_IndexMessage).decode
 class _Ticker(Struct, gc=False):
     symbol: str
     created: str | None = field(name="createdAtDatetime", default=None)
-    last_price: Sent = field(name="last", default=UNSET)
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    bid_price: Sent = field(name="bestBid", default=UNSET)
-    bid_amount: Sent = field(name="bidVolume", default=UNSET)
-    ask_price: Sent = field(name="bestAsk", default=UNSET)
-    ask_amount: Sent = field(name="askVolume", default=UNSET)
-    delta: Sent = UNSET
-    gamma: Sent = UNSET
-    theta: Sent = UNSET
-    vega: Sent = UNSET
-    volatility: Sent = field(name="impliedVolatility", default=UNSET)
+    last_price: JsonNumber = field(name="last", default=UNSET)
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    bid_price: JsonNumber = field(name="bestBid", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidVolume", default=UNSET)
+    ask_price: JsonNumber = field(name="bestAsk", default=UNSET)
+    ask_amount: JsonNumber = field(name="askVolume", default=UNSET)
+    delta: JsonNumber = UNSET
+    gamma: JsonNumber = UNSET
+    theta: JsonNumber = UNSET
+    vega: JsonNumber = UNSET
+    volatility: JsonNumber = field(name="impliedVolatility", default=UNSET)
 
 
 class _TickerMessage(Struct, gc=False):
@@ -216,7 +222,7 @@ def _asset(symbol: str) -> str:
     return symbol.partition("-")[0]
 
 
-class _Indexes(Known[str, Sent]):
+class _Indexes(BoundedDict[str, JsonNumber]):
     """Index prices by asset: a ticker takes them up with its next message."""
 
     __slots__ = ()
@@ -229,16 +235,16 @@ class _Indexes(Known[str, Sent]):
         return True
 
     def of(self, symbol: str) -> str | int | float | None:
-        return filled(self.get(_asset(symbol)))
+        return number_if_not_empty(self.get(_asset(symbol)))
 
-    def beside(self, ticker: Callable[[_TickerMessage], bool]) -> Route:
+    def beside(self, ticker: Callable[[_TickerMessage], bool]) -> ChannelHandlers:
         """Route what both types of ticker are made from."""
-        index = Part(_decode_index, self.learn)
-        return named({_TICKER: Part(_decode_ticker, ticker), _INDEX: index})
+        index = SharedDecoder(_decode_index, self.learn)
+        return named({_TICKER: SharedDecoder(_decode_ticker, ticker), _INDEX: index})
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
     indexes = _Indexes()
 
     def ticker(message: _TickerMessage) -> bool:
@@ -248,11 +254,11 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             row.symbol,
             parse_ms(row.created) if row.created else 0,
-            last_price=filled(row.last_price),
-            open_interest=filled(row.open_interest),
-            funding_rate=filled(row.funding_rate),
+            last_price=number_if_not_empty(row.last_price),
+            open_interest=number_if_not_empty(row.open_interest),
+            funding_rate=number_if_not_empty(row.funding_rate),
             index_price=indexes.of(row.symbol),
-            mark_price=filled(row.mark_price),
+            mark_price=number_if_not_empty(row.mark_price),
         )
         return True
 
@@ -267,8 +273,8 @@ def _option(name: str) -> Option:
     return Option(name, "call" if kind == "C" else "put", strike, expiration(expires, "%Y%m%d"))
 
 
-def _option_summaries(making: Making) -> Route:
-    emit = making.emitter.option_summary
+def _option_summaries(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.option_summary
     indexes = _Indexes()
     options = Options(_TICKER, _option)
 
@@ -283,18 +289,18 @@ def _option_summaries(making: Making) -> Route:
             option_type=option.type,
             strike_price=option.strike_price,
             expiration_date=option.expiration,
-            best_bid_price=filled(row.bid_price),
-            best_bid_amount=filled(row.bid_amount),
-            best_ask_price=filled(row.ask_price),
-            best_ask_amount=filled(row.ask_amount),
-            last_price=filled(row.last_price),
-            open_interest=filled(row.open_interest),
-            mark_price=filled(row.mark_price),
-            mark_iv=filled(row.volatility),
-            delta=filled(row.delta),
-            gamma=filled(row.gamma),
-            vega=filled(row.vega),
-            theta=filled(row.theta),
+            best_bid_price=number_if_not_empty(row.bid_price),
+            best_bid_amount=number_if_not_empty(row.bid_amount),
+            best_ask_price=number_if_not_empty(row.ask_price),
+            best_ask_amount=number_if_not_empty(row.ask_amount),
+            last_price=number_if_not_empty(row.last_price),
+            open_interest=number_if_not_empty(row.open_interest),
+            mark_price=number_if_not_empty(row.mark_price),
+            mark_iv=number_if_not_empty(row.volatility),
+            delta=number_if_not_empty(row.delta),
+            gamma=number_if_not_empty(row.gamma),
+            vega=number_if_not_empty(row.vega),
+            theta=number_if_not_empty(row.theta),
             underlying_price=indexes.of(row.symbol),
             underlying_index=_asset(row.symbol),
         )
@@ -313,7 +319,7 @@ _TOPICS: Final = {
 _CHANNELS: Final = {topic: channel for channel, topic in _TOPICS.items()}
 
 
-def _command(method: str, session: Session) -> dict[str, Any]:
+def _command(method: str, session: ConnectionContext) -> dict[str, Any]:
     number = str(session.number())
     return {"jsonrpc": "2.0", "type": "command", "method": method, "id": number}
 
@@ -322,7 +328,7 @@ def _symbol_field(channel: str) -> str:
     return "assetSymbol" if channel == _INDEX else "symbol"
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in pairs(filters):
         params = {"topic": _TOPICS[channel], _symbol_field(channel): symbol}
         yield _command("subscribe", session) | {"params": params}
@@ -343,7 +349,7 @@ def _endpoint(name: str, path: str, *channels: str) -> Endpoint:
     return Endpoint(url=url, name=name, channels=frozenset(channels))
 
 
-def _era(make: Callable[[Making], Route], *channels: Channel) -> tuple[Era]:
+def _era(make: Callable[[MapperContext], ChannelHandlers], *channels: Channel) -> tuple[Era]:
     return (Era(channels, make),)
 
 

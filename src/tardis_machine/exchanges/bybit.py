@@ -7,29 +7,35 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import PAIRS
 from tardis_machine.engine.shapes import (
     Amount,
     Asks,
     Bids,
+    KernelShape,
     Milliseconds,
     Object,
     Price,
     Rows,
-    Shape,
     Symbol,
     TakerSide,
     TextId,
     Unless,
     Whole,
 )
-from tardis_machine.exchanges.base.channels import Handler, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    Handler,
+    KernelHandler,
+    keyed,
+    named,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     both,
     chunks,
@@ -39,16 +45,16 @@ from tardis_machine.exchanges.base.dialect import (
     pairs,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    buy_unless,
-    filled,
-    known_side,
-    nonzero,
-    optional,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_nonzero,
+    number_if_not_empty,
+    number_if_sent,
+    number_or_error,
+    side_or_unknown,
+    side_unless_sell,
     symbol,
     ticker_time,
     time,
@@ -56,9 +62,9 @@ from tardis_machine.exchanges.base.fields import (
 )
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_last
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, micros, parse_ms
+from tardis_machine.messages.times import TimeValue, micros, parse_ms
 
 Number = str | int | float
 _V5: Final = date("2023-04-05T00:00:00.000Z")
@@ -70,13 +76,13 @@ _ALL_LIQUIDATIONS: Final = date("2025-02-26T00:00:00.000Z")
 
 class _OldTrade(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    amount: Sent = field(name="size", default=UNSET)
+    price: JsonNumber = UNSET
+    amount: JsonNumber = field(name="size", default=UNSET)
     side: str | None = None
     id: str | None = field(name="trade_id", default=None)
     other_id: str | None = field(name="tradeId", default=None)
-    ms: SentTime = field(name="trade_time_ms", default=UNSET)
-    other_ms: SentTime = field(name="tradeTimeMs", default=UNSET)
+    ms: JsonTime = field(name="trade_time_ms", default=UNSET)
+    other_ms: JsonTime = field(name="tradeTimeMs", default=UNSET)
     timestamp: str | None = None
 
     def time(self) -> int:
@@ -90,18 +96,18 @@ class _OldTrades(Struct, gc=False):
     data: list[_OldTrade]
 
 
-def _old_trades(making: Making) -> Route:
+def _old_trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldTrades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         for row in decode(line).data:
             emit(
                 row.symbol,
                 row.id or row.other_id,
-                required(row.price, "trade", "price"),
-                required(row.amount, "trade", "size"),
-                known_side(row.side, "Buy", "Sell"),
+                number_or_error(row.price, "trade", "price"),
+                number_or_error(row.amount, "trade", "size"),
+                side_or_unknown(row.side, "Buy", "Sell"),
                 row.time(),
             )
         return True
@@ -110,8 +116,8 @@ def _old_trades(making: Making) -> Route:
 
 
 class _OldLevel(Struct, gc=False):
-    price: Sent = UNSET
-    amount: Sent = field(name="size", default=0)  # a removed one has none
+    price: JsonNumber = UNSET
+    amount: JsonNumber = field(name="size", default=0)  # a removed one has none
     side: str | None = None
 
 
@@ -129,13 +135,13 @@ class _OldBook(Struct, gc=False):
     topic: str
     data: list[_OldLevel] | _OldLevels
     type: str | None = None
-    us: SentTime = field(name="timestamp_e6", default=UNSET)
-    other_us: SentTime = field(name="timestampE6", default=UNSET)
+    us: JsonTime = field(name="timestamp_e6", default=UNSET)
+    other_us: JsonTime = field(name="timestampE6", default=UNSET)
 
 
-def _old_book_changes(making: Making) -> Route:
+def _old_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldBook).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -147,7 +153,7 @@ def _old_book_changes(making: Making) -> Route:
         asks: list[tuple[Number, Number]] = []
         for row in rows:
             levels = bids if row.side == "Buy" else asks
-            levels.append((required(row.price, "orderBookL2_25", "price"), row.amount or 0))
+            levels.append((number_or_error(row.price, "orderBookL2_25", "price"), row.amount or 0))
         us = message.other_us if message.us is UNSET else message.us
         emit(
             message.topic.rpartition(".")[2],
@@ -165,25 +171,27 @@ class _OldTicker(Struct, gc=False):
     """An instrument; those settled in USDC have other names for the same fields."""
 
     symbol: str | None = None
-    last_price: Sent = UNSET
-    last_price_e4: Sent = UNSET
-    other_last_price_e4: Sent = field(name="lastPriceE4", default=UNSET)
-    other_last_price: Sent = field(name="lastPrice", default=UNSET)
-    mark_price: Sent = UNSET
-    mark_price_e4: Sent = UNSET
-    other_mark_price_e4: Sent = field(name="markPriceE4", default=UNSET)
-    other_mark_price: Sent = field(name="markPrice", default=UNSET)
-    index_price: Sent = UNSET
-    index_price_e4: Sent = UNSET
-    other_index_price_e4: Sent = field(name="indexPriceE4", default=UNSET)
-    other_index_price: Sent = field(name="indexPrice", default=UNSET)
-    open_interest: Sent = UNSET
-    open_interest_e8: Sent = UNSET
-    other_open_interest_e8: Sent = field(name="openInterestE8", default=UNSET)
-    funding_rate_e6: Sent = UNSET
-    other_funding_rate_e6: Sent = field(name="fundingRateE6", default=UNSET)
-    predicted_funding_rate_e6: Sent = UNSET
-    other_predicted_funding_rate_e6: Sent = field(name="predictedFundingRateE6", default=UNSET)
+    last_price: JsonNumber = UNSET
+    last_price_e4: JsonNumber = UNSET
+    other_last_price_e4: JsonNumber = field(name="lastPriceE4", default=UNSET)
+    other_last_price: JsonNumber = field(name="lastPrice", default=UNSET)
+    mark_price: JsonNumber = UNSET
+    mark_price_e4: JsonNumber = UNSET
+    other_mark_price_e4: JsonNumber = field(name="markPriceE4", default=UNSET)
+    other_mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    index_price: JsonNumber = UNSET
+    index_price_e4: JsonNumber = UNSET
+    other_index_price_e4: JsonNumber = field(name="indexPriceE4", default=UNSET)
+    other_index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    open_interest: JsonNumber = UNSET
+    open_interest_e8: JsonNumber = UNSET
+    other_open_interest_e8: JsonNumber = field(name="openInterestE8", default=UNSET)
+    funding_rate_e6: JsonNumber = UNSET
+    other_funding_rate_e6: JsonNumber = field(name="fundingRateE6", default=UNSET)
+    predicted_funding_rate_e6: JsonNumber = UNSET
+    other_predicted_funding_rate_e6: JsonNumber = field(
+        name="predictedFundingRateE6", default=UNSET
+    )
     next_funding_time: str | None = None
     other_next_funding_time: str | None = field(name="nextFundingTime", default=None)
     updated_at: str | None = None
@@ -192,11 +200,11 @@ class _OldTicker(Struct, gc=False):
 
 class _OldTickerMessage(Struct, gc=False):
     data: _OldTicker
-    us: SentTime = field(name="timestamp_e6", default=UNSET)
-    other_us: SentTime = field(name="timestampE6", default=UNSET)
+    us: JsonTime = field(name="timestamp_e6", default=UNSET)
+    other_us: JsonTime = field(name="timestampE6", default=UNSET)
 
 
-def _scaled(scale: float, *values: Sent) -> float | None:
+def _scaled(scale: float, *values: JsonNumber) -> float | None:
     """Return the first value that was sent, in units."""
     for value in values:
         if value is not UNSET:
@@ -204,10 +212,10 @@ def _scaled(scale: float, *values: Sent) -> float | None:
     return None
 
 
-def _price(plain: Sent, other: Sent, *scaled: Sent) -> Number | None:
+def _price(plain: JsonNumber, other: JsonNumber, *scaled: JsonNumber) -> Number | None:
     if plain is UNSET:
         plain = other
-    return _scaled(10_000, *scaled) if plain is UNSET else optional(plain)
+    return _scaled(10_000, *scaled) if plain is UNSET else number_if_sent(plain)
 
 
 def _funding_time(row: _OldTicker) -> int | None:
@@ -216,7 +224,7 @@ def _funding_time(row: _OldTicker) -> int | None:
     return ms if ms > 0 else None  # before 1970 where there is no funding
 
 
-def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> Time:
+def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> TimeValue:
     """Return the message's time, or else the instrument's; 0 is the latest that is known."""
     us = message.other_us if message.us is UNSET else message.us
     if us is UNSET and row.updated_at:
@@ -225,9 +233,9 @@ def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> Time:
     return micros(known) if known else 0
 
 
-def _old_derivative_tickers(making: Making) -> Route:
+def _old_derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldTickerMessage).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def instrument_info(line: bytes) -> bool:
         message = decode(line)
@@ -236,7 +244,7 @@ def _old_derivative_tickers(making: Making) -> Route:
             if not row.update:
                 raise MapperError("instrument_info", "an update of nothing")
             row = row.update[0]
-        interest = filled(row.open_interest)
+        interest = number_if_not_empty(row.open_interest)
         if interest is None:
             interest = _scaled(1e8, row.open_interest_e8, row.other_open_interest_e8)
         emit(
@@ -275,19 +283,19 @@ def _old_derivative_tickers(making: Making) -> Route:
 class _OldLiquidation(Struct, gc=False):
     symbol: str
     id: int | str | None = None
-    price: Sent = UNSET
-    amount: Sent = field(name="qty", default=UNSET)
+    price: JsonNumber = UNSET
+    amount: JsonNumber = field(name="qty", default=UNSET)
     side: str | None = None
-    time: SentTime = UNSET
+    time: JsonTime = UNSET
 
 
 class _OldLiquidations(Struct, gc=False):
     data: list[_OldLiquidation] | _OldLiquidation
 
 
-def _old_liquidations(making: Making) -> Route:
+def _old_liquidations(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldLiquidations).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         data = decode(line).data
@@ -295,9 +303,9 @@ def _old_liquidations(making: Making) -> Route:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "liquidation", "price"),
-                required(row.amount, "liquidation", "qty"),
-                buy_unless(row.side, "Buy"),  # the position's: what is sold closes a long one
+                number_or_error(row.price, "liquidation", "price"),
+                number_or_error(row.amount, "liquidation", "qty"),
+                side_unless_sell(row.side, "Buy"),  # the position's: what is sold closes a long one
                 time(row.time, "liquidation", "time"),
             )
         return True
@@ -314,9 +322,9 @@ class _SpotParams(Struct, gc=False):
 
 class _SpotTrade(Struct, gc=False):
     id: str | None = field(name="v", default=None)
-    timestamp: SentTime = field(name="t", default=UNSET)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
+    timestamp: JsonTime = field(name="t", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
     is_buy: Any = field(name="m", default=None)
 
 
@@ -325,9 +333,9 @@ class _SpotTradeMessage(Struct, gc=False):
     data: _SpotTrade | UnsetType = UNSET  # answers to subscriptions have none
 
 
-def _spot_trades(making: Making) -> Route:
+def _spot_trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_SpotTradeMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         message = decode(line)
@@ -337,8 +345,8 @@ def _spot_trades(making: Making) -> Route:
         emit(
             message.params.symbol,
             row.id,
-            required(row.price, "trade", "p"),
-            required(row.amount, "trade", "q"),
+            number_or_error(row.price, "trade", "p"),
+            number_or_error(row.amount, "trade", "q"),
             "buy" if row.is_buy is True else "sell",
             time(row.timestamp, "trade", "t"),
         )
@@ -351,16 +359,16 @@ class _SpotBook(Struct, gc=False):
     symbol: str = field(name="s")
     bids: Raw = field(name="b")
     asks: Raw = field(name="a")
-    timestamp: SentTime = field(name="t", default=UNSET)
+    timestamp: JsonTime = field(name="t", default=UNSET)
 
 
 class _SpotBookMessage(Struct, gc=False):
     data: _SpotBook | UnsetType = UNSET
 
 
-def _spot_book_changes(making: Making) -> Route:
+def _spot_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_SpotBookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def depth(line: bytes) -> bool:
         book = decode(line).data
@@ -374,20 +382,20 @@ def _spot_book_changes(making: Making) -> Route:
 
 class _SpotQuote(Struct, gc=False):
     symbol: str
-    bid_price: Sent = field(name="bidPrice", default=UNSET)
-    bid_amount: Sent = field(name="bidQty", default=UNSET)
-    ask_price: Sent = field(name="askPrice", default=UNSET)
-    ask_amount: Sent = field(name="askQty", default=UNSET)
-    time: SentTime = UNSET
+    bid_price: JsonNumber = field(name="bidPrice", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidQty", default=UNSET)
+    ask_price: JsonNumber = field(name="askPrice", default=UNSET)
+    ask_amount: JsonNumber = field(name="askQty", default=UNSET)
+    time: JsonTime = UNSET
 
 
 class _SpotQuoteMessage(Struct, gc=False):
     data: _SpotQuote | UnsetType = UNSET
 
 
-def _spot_book_tickers(making: Making) -> Route:
+def _spot_book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_SpotQuoteMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_ticker(line: bytes) -> bool:
         row = decode(line).data
@@ -395,10 +403,10 @@ def _spot_book_tickers(making: Making) -> Route:
             return False
         emit(
             row.symbol,
-            optional(row.ask_amount),
-            optional(row.ask_price),
-            optional(row.bid_price),
-            optional(row.bid_amount),
+            number_if_sent(row.ask_amount),
+            number_if_sent(row.ask_price),
+            number_if_sent(row.bid_price),
+            number_if_sent(row.bid_amount),
             time(row.time, "bookTicker", "time"),
         )
         return True
@@ -409,7 +417,7 @@ def _spot_book_tickers(making: Making) -> Route:
 # All markets since 2023
 
 
-def _topics(parts: dict[str, Handler | Shaped]) -> Route:
+def _topics(parts: dict[str, Handler | KernelHandler]) -> ChannelHandlers:
     """Route by a topic without its symbol: orderbook.50.BTCUSDT."""
     return lambda topic: parts.get(topic.rpartition(".")[0])
 
@@ -417,17 +425,17 @@ def _topics(parts: dict[str, Handler | Shaped]) -> Route:
 class _Trade(Struct, gc=False):
     symbol: str = field(name="s")
     id: str | None = field(name="i", default=None)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="v", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="v", default=UNSET)
     side: str | None = field(name="S", default=None)
-    timestamp: SentTime = field(name="T", default=UNSET)
+    timestamp: JsonTime = field(name="T", default=UNSET)
 
 
 class _Trades(Struct, gc=False):
     data: list[_Trade]
 
 
-_TRADES: Final = Shape(
+_TRADES: Final = KernelShape(
     emits="trade",
     fields={
         "data": Rows(
@@ -444,23 +452,23 @@ _TRADES: Final = Shape(
 )
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         for row in decode(line).data:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "publicTrade", "p"),
-                required(row.amount, "publicTrade", "v"),
-                known_side(row.side, "Buy", "Sell"),
+                number_or_error(row.price, "publicTrade", "p"),
+                number_or_error(row.amount, "publicTrade", "v"),
+                side_or_unknown(row.side, "Buy", "Sell"),
                 time(row.timestamp, "publicTrade", "T"),
             )
         return True
 
-    return _topics({"publicTrade": Shaped(trades, _TRADES)})
+    return _topics({"publicTrade": KernelHandler(trades, _TRADES)})
 
 
 class _Book(Struct, gc=False):
@@ -473,10 +481,10 @@ class _Book(Struct, gc=False):
 class _BookMessage(Struct, gc=False):
     data: _Book
     type: str | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
-_CHANGES: Final = Shape(
+_CHANGES: Final = KernelShape(
     emits="book_change",
     fields={
         "type": Unless(("snapshot",)),
@@ -486,11 +494,11 @@ _CHANGES: Final = Shape(
 )
 
 
-def _book_changes(channel: str) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
+def _book_changes(channel: str) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_BookMessage).decode
-        emit = making.emitter.book_change
-        ids = Continuity(channel, checks_ids=making.checks_ids)
+        emit = context.emitter.book_change
+        ids = UpdateIds(channel, checks_ids=context.checks_ids)
 
         def orderbook(line: bytes) -> bool:
             message = decode(line)
@@ -504,7 +512,7 @@ def _book_changes(channel: str) -> Callable[[Making], Route]:
             emit(book.symbol, is_snapshot, book.bids, book.asks, timestamp)
             return True
 
-        return _topics({channel: making.unchecked(orderbook, _CHANGES)})
+        return _topics({channel: context.unchecked(orderbook, _CHANGES)})
 
     return make
 
@@ -521,7 +529,7 @@ class _Quote(Struct, gc=False):
 class _QuoteMessage(Struct, gc=False):
     data: _Quote
     type: str | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 _Best = tuple[Number, Number]
@@ -535,10 +543,10 @@ def _best(levels: list[_Level]) -> _Best | None:
         raise MapperError("orderbook.1", "a level without price and amount") from None
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_QuoteMessage).decode
-    emit = making.emitter.book_ticker
-    known = Known[str, tuple[_Best | None, _Best | None]]()
+    emit = context.emitter.book_ticker
+    known = BoundedDict[str, tuple[_Best | None, _Best | None]]()
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
@@ -563,26 +571,26 @@ def _book_tickers(making: Making) -> Route:
 
 class _Ticker(Struct, gc=False):
     symbol: str | None = None
-    last_price: Sent = field(name="lastPrice", default=UNSET)
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    funding_time: SentTime = field(name="nextFundingTime", default=UNSET)
+    last_price: JsonNumber = field(name="lastPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    funding_time: JsonTime = field(name="nextFundingTime", default=UNSET)
 
 
 class _TickerMessage(Struct, gc=False):
     data: _Ticker
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
-def _unless_empty(value: Sent) -> Number | None:
-    return None if value == "" else optional(value)
+def _unless_empty(value: JsonNumber) -> Number | None:
+    return None if value == "" else number_if_sent(value)
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def tickers(line: bytes) -> bool:
         message = decode(line)
@@ -606,19 +614,19 @@ def _derivative_tickers(making: Making) -> Route:
 
 class _Liquidation(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    amount: Sent = field(name="size", default=UNSET)
+    price: JsonNumber = UNSET
+    amount: JsonNumber = field(name="size", default=UNSET)
     side: str | None = None
 
 
 class _LiquidationMessage(Struct, gc=False):
     data: _Liquidation
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
-def _liquidations(making: Making) -> Route:
+def _liquidations(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_LiquidationMessage).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidation(line: bytes) -> bool:
         message = decode(line)
@@ -626,9 +634,9 @@ def _liquidations(making: Making) -> Route:
         emit(
             row.symbol,
             None,
-            required(row.price, "liquidation", "price"),
-            required(row.amount, "liquidation", "size"),
-            buy_unless(row.side, "Buy"),
+            number_or_error(row.price, "liquidation", "price"),
+            number_or_error(row.amount, "liquidation", "size"),
+            side_unless_sell(row.side, "Buy"),
             time(message.timestamp, "liquidation", "ts"),
         )
         return True
@@ -636,18 +644,18 @@ def _liquidations(making: Making) -> Route:
     return _topics({"liquidation": liquidation})
 
 
-def _all_liquidations(making: Making) -> Route:
+def _all_liquidations(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
 
     def liquidations(line: bytes) -> bool:
         for row in decode(line).data:
             emit(
                 row.symbol,
                 None,
-                required(row.price, "allLiquidation", "p"),
-                required(row.amount, "allLiquidation", "v"),
-                buy_unless(row.side, "Buy"),
+                number_or_error(row.price, "allLiquidation", "p"),
+                number_or_error(row.amount, "allLiquidation", "v"),
+                side_unless_sell(row.side, "Buy"),
                 time(row.timestamp, "allLiquidation", "T"),
             )
         return True
@@ -657,26 +665,26 @@ def _all_liquidations(making: Making) -> Route:
 
 class _OptionTicker(Struct, gc=False):
     symbol: str
-    bid_price: Sent = field(name="bidPrice", default=UNSET)
-    bid_amount: Sent = field(name="bidSize", default=UNSET)
-    bid_iv: Sent = field(name="bidIv", default=UNSET)
-    ask_price: Sent = field(name="askPrice", default=UNSET)
-    ask_amount: Sent = field(name="askSize", default=UNSET)
-    ask_iv: Sent = field(name="askIv", default=UNSET)
-    last_price: Sent = field(name="lastPrice", default=UNSET)
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    mark_iv: Sent = field(name="markPriceIv", default=UNSET)
-    underlying_price: Sent = field(name="underlyingPrice", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    delta: Sent = UNSET
-    gamma: Sent = UNSET
-    vega: Sent = UNSET
-    theta: Sent = UNSET
+    bid_price: JsonNumber = field(name="bidPrice", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidSize", default=UNSET)
+    bid_iv: JsonNumber = field(name="bidIv", default=UNSET)
+    ask_price: JsonNumber = field(name="askPrice", default=UNSET)
+    ask_amount: JsonNumber = field(name="askSize", default=UNSET)
+    ask_iv: JsonNumber = field(name="askIv", default=UNSET)
+    last_price: JsonNumber = field(name="lastPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    mark_iv: JsonNumber = field(name="markPriceIv", default=UNSET)
+    underlying_price: JsonNumber = field(name="underlyingPrice", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    delta: JsonNumber = UNSET
+    gamma: JsonNumber = UNSET
+    vega: JsonNumber = UNSET
+    theta: JsonNumber = UNSET
 
 
 class _OptionTickerMessage(Struct, gc=False):
     data: _OptionTicker
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 def _option(name: str) -> Option:
@@ -685,9 +693,9 @@ def _option(name: str) -> Option:
     return Option(name, "put" if kind == "P" else "call", strike, expiration(expiry, "%d%b%y"))
 
 
-def _option_summaries(making: Making) -> Route:
+def _option_summaries(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OptionTickerMessage).decode
-    emit = making.emitter.option_summary
+    emit = context.emitter.option_summary
     options = Options("tickers", _option)
 
     def tickers(line: bytes) -> bool:
@@ -700,21 +708,21 @@ def _option_summaries(making: Making) -> Route:
             option_type=option.type,
             strike_price=option.strike_price,
             expiration_date=option.expiration,
-            best_bid_price=nonzero(row.bid_price),
-            best_bid_amount=nonzero(row.bid_amount),
-            best_bid_iv=nonzero(row.bid_iv),
-            best_ask_price=nonzero(row.ask_price),
-            best_ask_amount=nonzero(row.ask_amount),
-            best_ask_iv=nonzero(row.ask_iv),
-            last_price=nonzero(row.last_price),
-            open_interest=nonzero(row.open_interest),
-            mark_price=nonzero(row.mark_price),
-            mark_iv=nonzero(row.mark_iv),
-            delta=nonzero(row.delta),
-            gamma=nonzero(row.gamma),
-            vega=nonzero(row.vega),
-            theta=nonzero(row.theta),
-            underlying_price=nonzero(row.underlying_price),
+            best_bid_price=number_if_nonzero(row.bid_price),
+            best_bid_amount=number_if_nonzero(row.bid_amount),
+            best_bid_iv=number_if_nonzero(row.bid_iv),
+            best_ask_price=number_if_nonzero(row.ask_price),
+            best_ask_amount=number_if_nonzero(row.ask_amount),
+            best_ask_iv=number_if_nonzero(row.ask_iv),
+            last_price=number_if_nonzero(row.last_price),
+            open_interest=number_if_nonzero(row.open_interest),
+            mark_price=number_if_nonzero(row.mark_price),
+            mark_iv=number_if_nonzero(row.mark_iv),
+            delta=number_if_nonzero(row.delta),
+            gamma=number_if_nonzero(row.gamma),
+            vega=number_if_nonzero(row.vega),
+            theta=number_if_nonzero(row.theta),
+            underlying_price=number_if_nonzero(row.underlying_price),
             underlying_index="",
         )
         return True
@@ -731,11 +739,11 @@ def _call(op: str, topics: Sequence[str]) -> Iterator[Outgoing]:
         yield {"op": op, "args": list(args)}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("subscribe", [f"{channel}.{name}" for channel, name in pairs(filters)])
 
 
-def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("unsubscribe", [f"{channel}.{name}" for channel, name in pairs(filters)])
 
 
@@ -747,11 +755,11 @@ def _option_topics(filters: Sequence[Filter]) -> list[str]:
     ]
 
 
-def _subscribe_options(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe_options(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("subscribe", _option_topics(filters))
 
 
-def _unsubscribe_options(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _unsubscribe_options(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("unsubscribe", _option_topics(filters))
 
 
@@ -818,7 +826,9 @@ def _topic(topic: str) -> Iterable[Filter]:
 _SUBSCRIBE: Final = {"op": "subscribe"}
 
 
-def _era(channel: str, make: Callable[[Making], Route], until: int | None = None) -> Era:
+def _era(
+    channel: str, make: Callable[[MapperContext], ChannelHandlers], until: int | None = None
+) -> Era:
     return Era((Channel(channel, str.upper),), make, until)
 
 

@@ -19,73 +19,73 @@ from tardis_machine.engine.shapes import (
     BidPrice,
     BookRows,
     Iso,
+    KernelShape,
     NumberId,
     Price,
-    Shape,
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Secrets,
-    Session,
     at,
     equals,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
-    Sent,
+    JsonNumber,
     meant_time,
-    optional,
-    required,
+    number_if_sent,
+    number_or_error,
     side,
     text,
     time_text,
 )
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, is_before_1970, parse_us
+from tardis_machine.messages.times import TimeValue, is_before_1970, parse_us
 
 _NO_LEVELS: Final = Raw(b"[]")
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _decode_levels: Final = Decoder(list[list[str]]).decode
 
-SentTime = str | UnsetType | None
+JsonTimeText = str | UnsetType | None
 
 
 class _Match(Struct, gc=False):
     product_id: str
     trade_id: str | int | float | UnsetType | None = UNSET
     side: str | None = None
-    size: Sent = UNSET
-    price: Sent = UNSET
-    time: SentTime = UNSET
+    size: JsonNumber = UNSET
+    price: JsonNumber = UNSET
+    time: JsonTimeText = UNSET
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Match).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def match(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.product_id,
             text(row.trade_id),
-            required(row.price, "match", "price"),
-            required(row.size, "match", "size"),
+            number_or_error(row.price, "match", "price"),
+            number_or_error(row.size, "match", "size"),
             side(row.side, "sell"),  # it is the maker's
             parse_us(time_text(row.time, "match", "time")),
         )
         return True
 
-    return named({"match": Shaped(match, _MATCH)})
+    return named({"match": KernelHandler(match, _MATCH)})
 
 
-_MATCH: Final = Shape(
+_MATCH: Final = KernelShape(
     emits="trade",
     fields={
         "trade_id": NumberId(),
@@ -102,17 +102,17 @@ class _Snapshot(Struct, gc=False):
     product_id: str
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
-    time: SentTime = UNSET
+    time: JsonTimeText = UNSET
 
 
 class _Update(Struct, gc=False):
     product_id: str
     changes: Raw
-    time: SentTime = UNSET
+    time: JsonTimeText = UNSET
 
 
 def emit_snapshot(
-    emit: Callable[..., None], product: str, bids: Raw, asks: Raw, timestamp: Time | None
+    emit: Callable[..., None], product: str, bids: Raw, asks: Raw, timestamp: TimeValue | None
 ) -> None:
     """Send a book without the levels whose amount is below 0 or no number.
 
@@ -142,12 +142,12 @@ def _is_amount(text: str) -> bool:
         return False
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode_snapshot = Decoder(_Snapshot).decode
     decode_update = Decoder(_Update).decode
-    emit = making.emitter.book_change
-    emit_rows = making.emitter.book_rows
-    latest = making.emitter.times()
+    emit = context.emitter.book_change
+    emit_rows = context.emitter.book_rows
+    latest = context.emitter.times()
 
     def snapshot(line: bytes) -> bool:
         book = decode_snapshot(line)
@@ -168,10 +168,10 @@ def _book_changes(making: Making) -> Route:
         emit_rows(product, False, book.changes, timestamp, _CHANGES)
         return True
 
-    return named({"snapshot": snapshot, "l2update": Shaped(update, _UPDATE, latest)})
+    return named({"snapshot": snapshot, "l2update": KernelHandler(update, _UPDATE, latest)})
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={"product_id": Symbol(), "changes": BookRows(_CHANGES), "time": Iso(6)},
 )
@@ -179,33 +179,33 @@ _UPDATE: Final = Shape(
 
 class _Ticker(Struct, gc=False):
     product_id: str
-    best_bid: Sent = UNSET
-    best_ask: Sent = UNSET
-    best_bid_size: Sent = UNSET
-    best_ask_size: Sent = UNSET
-    time: SentTime = UNSET
+    best_bid: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    best_bid_size: JsonNumber = UNSET
+    best_ask_size: JsonNumber = UNSET
+    time: JsonTimeText = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Ticker).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.product_id,
-            optional(row.best_ask_size),
-            optional(row.best_ask),
-            optional(row.best_bid),
-            optional(row.best_bid_size),
+            number_if_sent(row.best_ask_size),
+            number_if_sent(row.best_ask),
+            number_if_sent(row.best_bid),
+            number_if_sent(row.best_bid_size),
             meant_time(row.time, "ticker", "time", parse_us),
         )
         return True
 
-    return named({"ticker": Shaped(ticker, _TICKER)})
+    return named({"ticker": KernelHandler(ticker, _TICKER)})
 
 
-_TICKER: Final = Shape(
+_TICKER: Final = KernelShape(
     emits="book_ticker",
     fields={
         "product_id": Symbol(),
@@ -227,7 +227,7 @@ _NAMES: Final = {
 }
 
 
-def _signed(session: Session) -> dict[str, Any]:
+def _signed(session: ConnectionContext) -> dict[str, Any]:
     """Sign a subscription, where there are credentials."""
     if not session.secrets:
         return {}
@@ -242,7 +242,7 @@ def _signed(session: Session) -> dict[str, Any]:
     }
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     wanted: dict[str, dict[str, None]] = {}
     for each in filters:
         name = "full" if each.channel in _FULL else _NAMES.get(each.channel, "ticker")
@@ -287,9 +287,9 @@ EXCHANGES: Final = (
     Exchange(
         name="coinbase",
         types={
-            "trade": always(_trades, "match"),
-            "book_change": always(_book_changes, "snapshot", "l2update"),
-            "book_ticker": always(_book_tickers, "ticker"),
+            "trade": one_era(_trades, "match"),
+            "book_change": one_era(_book_changes, "snapshot", "l2update"),
+            "book_ticker": one_era(_book_tickers, "ticker"),
         },
         dispatch=keyed("type"),
         live=Dialect(

@@ -8,27 +8,27 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import Sided
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Secrets,
-    Session,
     both,
     equals,
     negated,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    known_side,
+    JsonNumber,
     meant_time,
-    optional,
-    required,
+    number_if_sent,
+    number_or_error,
+    side_or_unknown,
     symbol,
     time_text,
 )
@@ -43,24 +43,24 @@ _SNAPSHOT: Final = "SNAPSHOT"
 _UPDATE: Final = "UPDATE"
 _WINDOW: Final = 1 << 20  # the channel stands behind the levels
 
-SentTime = str | UnsetType | None
+JsonTimeText = str | UnsetType | None
 
 
 class _Match(Struct, gc=False):
     product_id: str | None = None
     type: str | None = None
     match_id: str | None = None
-    trade_price: Sent = UNSET
-    trade_qty: Sent = UNSET
+    trade_price: JsonNumber = UNSET
+    trade_qty: JsonNumber = UNSET
     aggressor_side: str | None = None
-    time: SentTime = UNSET
+    time: JsonTimeText = UNSET
 
 
 _decode_match: Final = Decoder(_Match).decode
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def match(row: _Match) -> bool:
         if row.type != _UPDATE:
@@ -68,14 +68,14 @@ def _trades(making: Making) -> Route:
         emit(
             symbol(row.product_id, "MATCH"),
             row.match_id,
-            required(row.trade_price, "MATCH", "trade_price"),
-            required(row.trade_qty, "MATCH", "trade_qty"),
-            known_side(row.aggressor_side, "BUY", "SELL"),
+            number_or_error(row.trade_price, "MATCH", "trade_price"),
+            number_or_error(row.trade_qty, "MATCH", "trade_qty"),
+            side_or_unknown(row.aggressor_side, "BUY", "SELL"),
             cut_ms(time_text(row.time, "MATCH", "time")),
         )
         return True
 
-    return named({"MATCH": Part(_decode_match, match)})
+    return named({"MATCH": SharedDecoder(_decode_match, match)})
 
 
 class _Book(Struct, gc=False):
@@ -84,13 +84,13 @@ class _Book(Struct, gc=False):
     bids: Raw | UnsetType = UNSET
     asks: Raw | UnsetType = UNSET
     changes: Raw | UnsetType = UNSET
-    time: SentTime = UNSET
+    time: JsonTimeText = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Book).decode
-    emit_levels = making.emitter.book_change
-    emit_rows = making.emitter.book_rows
+    emit_levels = context.emitter.book_change
+    emit_rows = context.emitter.book_rows
 
     def level2(line: bytes) -> bool:
         book = decode(line)
@@ -116,16 +116,16 @@ def _book_changes(making: Making) -> Route:
 class _Quote(Struct, gc=False):
     product_id: str | None = None
     type: str | None = None
-    bid_price: Sent = UNSET
-    bid_qty: Sent = UNSET
-    ask_price: Sent = UNSET
-    ask_qty: Sent = UNSET
-    time: SentTime = UNSET
+    bid_price: JsonNumber = UNSET
+    bid_qty: JsonNumber = UNSET
+    ask_price: JsonNumber = UNSET
+    ask_qty: JsonNumber = UNSET
+    time: JsonTimeText = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Quote).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def level1(line: bytes) -> bool:
         row = decode(line)
@@ -133,10 +133,10 @@ def _book_tickers(making: Making) -> Route:
             return False
         emit(
             symbol(row.product_id, "LEVEL1"),
-            optional(row.ask_qty),
-            optional(row.ask_price),
-            optional(row.bid_price),
-            optional(row.bid_qty),
+            number_if_sent(row.ask_qty),
+            number_if_sent(row.ask_price),
+            number_if_sent(row.bid_price),
+            number_if_sent(row.bid_qty),
             meant_time(row.time, "LEVEL1", "time", cut_ms),
         )
         return True
@@ -146,18 +146,18 @@ def _book_tickers(making: Making) -> Route:
 
 class _Risk(Struct, gc=False):
     product_id: str | None = None
-    index_price: Sent = UNSET
-    mark_price: Sent = UNSET
-    open_interest: Sent = UNSET
-    time: SentTime = UNSET
+    index_price: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
+    open_interest: JsonNumber = UNSET
+    time: JsonTimeText = UNSET
 
 
 class _Funding(Struct, gc=False):
     product_id: str | None = None
     type: str | None = None
-    funding_rate: Sent = UNSET
+    funding_rate: JsonNumber = UNSET
     is_final: Any = None
-    time: SentTime = UNSET
+    time: JsonTimeText = UNSET
 
 
 def _perpetual(product: str | None) -> str | None:
@@ -165,16 +165,16 @@ def _perpetual(product: str | None) -> str | None:
     return product if product is not None and product.endswith("-PERP") else None
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
-    last_prices = Known[str, str | int | float]()
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
+    last_prices = BoundedDict[str, str | int | float]()
 
     def match(row: _Match) -> bool:
         product = _perpetual(row.product_id)
         if product is None or row.type != _UPDATE:
             return False
         # The price goes out with the next risk or funding.
-        last_prices[product] = required(row.trade_price, "MATCH", "trade_price")
+        last_prices[product] = number_or_error(row.trade_price, "MATCH", "trade_price")
         return True
 
     def risk(row: _Risk) -> bool:
@@ -185,9 +185,9 @@ def _derivative_tickers(making: Making) -> Route:
             product,
             cut_ms(row.time) if row.time else 0,
             last_price=last_prices.get(product),
-            open_interest=optional(row.open_interest),
-            index_price=optional(row.index_price),
-            mark_price=optional(row.mark_price),
+            open_interest=number_if_sent(row.open_interest),
+            index_price=number_if_sent(row.index_price),
+            mark_price=number_if_sent(row.mark_price),
         )
         return True
 
@@ -203,21 +203,21 @@ def _derivative_tickers(making: Making) -> Route:
             product,
             cut_ms(row.time) if row.time else 0,
             last_price=last_prices.get(product),
-            funding_rate=required(row.funding_rate, "FUNDING", "funding_rate"),
+            funding_rate=number_or_error(row.funding_rate, "FUNDING", "funding_rate"),
             funding_timestamp=next_time,
         )
         return True
 
     return named(
         {
-            "MATCH": Part(_decode_match, match),
-            "RISK": Part(Decoder(_Risk).decode, risk),
-            "FUNDING": Part(Decoder(_Funding).decode, funding),
+            "MATCH": SharedDecoder(_decode_match, match),
+            "RISK": SharedDecoder(Decoder(_Risk).decode, risk),
+            "FUNDING": SharedDecoder(Decoder(_Funding).decode, funding),
         }
     )
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     key, secret, passphrase = session.secrets
     text = f"{session.seconds}{key}CBINTLMD{passphrase}".encode()
     digest = hmac.digest(base64.b64decode(secret), text, "sha256")
@@ -237,10 +237,10 @@ EXCHANGES: Final = (
     Exchange(
         name="coinbase-international",
         types={
-            "trade": always(_trades, "MATCH"),
-            "book_change": always(_book_changes, "LEVEL2"),
-            "derivative_ticker": always(_derivative_tickers, "MATCH", "RISK", "FUNDING"),
-            "book_ticker": always(_book_tickers, "LEVEL1"),
+            "trade": one_era(_trades, "MATCH"),
+            "book_change": one_era(_book_changes, "LEVEL2"),
+            "derivative_ticker": one_era(_derivative_tickers, "MATCH", "RISK", "FUNDING"),
+            "book_ticker": one_era(_book_tickers, "LEVEL1"),
         },
         dispatch=keyed("channel", within=_WINDOW),
         live=Dialect(

@@ -6,17 +6,23 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Part, Route, decoded, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, decoded, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     equals,
     pairs,
 )
-from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, upper_channels
-from tardis_machine.exchanges.base.fields import Sent, optional, required, ticker_time, time
+from tardis_machine.exchanges.base.exchange import Era, Exchange, MapperContext, upper_channels
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_sent,
+    number_or_error,
+    ticker_time,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
 from tardis_machine.history.filters import Filter
 
@@ -40,42 +46,42 @@ def _rows(message: _Table) -> Raw:
 
 class _Trade(Struct, gc=False):
     symbol: str = field(name="marketCode")
-    price: Sent
-    quantity: Sent
-    timestamp: Sent
+    price: JsonNumber
+    quantity: JsonNumber
+    timestamp: JsonNumber
     id: str | None = field(name="tradeId", default=None)
     side: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(list[_Trade]).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(message: _Table) -> bool:
         for row in decode(_rows(message)):
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "trade", "price"),
-                required(row.quantity, "trade", "quantity"),
+                number_or_error(row.price, "trade", "price"),
+                number_or_error(row.quantity, "trade", "quantity"),
                 "sell" if row.side == "SELL" else "buy",
                 time(row.timestamp, "trade", "timestamp"),
             )
         return True
 
-    return named({"trade": Part(_decode, trades)})
+    return named({"trade": SharedDecoder(_decode, trades)})
 
 
 class _Book(Struct, gc=False):
     symbol: str = field(name="instrumentId")
     bids: Raw
     asks: Raw
-    timestamp: Sent
+    timestamp: JsonNumber
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(list[_Book]).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(message: _Table) -> bool:
         is_snapshot = message.action == "partial"
@@ -84,20 +90,20 @@ def _book_changes(making: Making) -> Route:
             emit(row.symbol, is_snapshot, row.bids, row.asks, timestamp)
         return True
 
-    return named({"futures/depth": Part(_decode, book_changes)})
+    return named({"futures/depth": SharedDecoder(_decode, book_changes)})
 
 
 class _Ticker(Struct, gc=False):
     symbol: str = field(name="marketCode")
-    last: Sent = UNSET
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    timestamp: Sent = UNSET
+    last: JsonNumber = UNSET
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    timestamp: JsonNumber = UNSET
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(list[_Ticker]).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def derivative_tickers(message: _Table) -> bool:
         for row in decode(_rows(message)):
@@ -106,16 +112,16 @@ def _derivative_tickers(making: Making) -> Route:
             emit(
                 row.symbol,
                 ticker_time(row.timestamp),
-                last_price=optional(row.last),
-                open_interest=optional(row.open_interest),
-                mark_price=optional(row.mark_price),
+                last_price=number_if_sent(row.last),
+                open_interest=number_if_sent(row.open_interest),
+                mark_price=number_if_sent(row.mark_price),
             )
         return True
 
-    return named({"ticker": Part(_decode, derivative_tickers)})
+    return named({"ticker": SharedDecoder(_decode, derivative_tickers)})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     yield {"op": "subscribe", "args": [f"{channel}:{symbol}" for channel, symbol in pairs(filters)]}
 
 

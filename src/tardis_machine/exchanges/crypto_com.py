@@ -6,13 +6,13 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.bounded import BoundedDict
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     absent,
     at,
     both,
@@ -24,18 +24,18 @@ from tardis_machine.exchanges.base.dialect import (
     reads_as_unknown_symbol,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    given,
-    required,
+    JsonNumber,
+    number_if_not_null,
+    number_or_error,
     side,
     symbol,
     ticker_time,
     time,
 )
 from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_first
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 
 _HOUR_MS: Final = 3_600_000
@@ -45,9 +45,9 @@ _NO_LEVELS: Final = Raw(b"[]")
 
 class _Trade(Struct, gc=False):
     id: int | str = field(name="d")
-    price: Sent = field(name="p")
-    amount: Sent = field(name="q")
-    timestamp: Sent = field(name="t")
+    price: JsonNumber = field(name="p")
+    amount: JsonNumber = field(name="q")
+    timestamp: JsonNumber = field(name="t")
     side: str | None = field(name="s", default=None)
 
 
@@ -60,9 +60,9 @@ class _TradesMessage(Struct, gc=False):
     result: _Trades
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TradesMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         result = decode(line).result
@@ -70,8 +70,8 @@ def _trades(making: Making) -> Route:
             emit(
                 symbol(result.symbol, "trade"),
                 row.id,
-                required(row.price, "trade", "p"),
-                required(row.amount, "trade", "q"),
+                number_or_error(row.price, "trade", "p"),
+                number_or_error(row.amount, "trade", "q"),
                 side(row.side, "BUY"),
                 time(row.timestamp, "trade", "t"),
             )
@@ -91,7 +91,7 @@ class _Book(Struct, gc=False):
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
     update: _Levels | UnsetType = UNSET
-    timestamp: Sent = field(name="t", default=UNSET)
+    timestamp: JsonNumber = field(name="t", default=UNSET)
     last_id: int | None = field(name="u", default=None)
     previous_id: int | None = field(name="pu", default=None)
 
@@ -106,10 +106,10 @@ class _BooksMessage(Struct, gc=False):
     result: _Books | UnsetType = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BooksMessage).decode
-    emit = making.emitter.book_change
-    ids = Continuity("book", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    ids = UpdateIds("book", checks_ids=context.checks_ids)
 
     def book_changes(line: bytes) -> bool:
         result = decode(line).result
@@ -135,14 +135,14 @@ def _book_changes(making: Making) -> Route:
 class _Ticker(Struct, gc=False):
     """A ticker, or a mark price, an index price or a rate in `value`."""
 
-    timestamp: Sent = field(name="t", default=UNSET)
-    value: Sent = field(name="v", default=UNSET)
-    last: Sent = field(name="a", default=UNSET)
-    open_interest: Sent = field(name="oi", default=UNSET)
-    bid: Sent = field(name="b", default=UNSET)
-    bid_size: Sent = field(name="bs", default=UNSET)
-    ask: Sent = field(name="k", default=UNSET)
-    ask_size: Sent = field(name="ks", default=UNSET)
+    timestamp: JsonNumber = field(name="t", default=UNSET)
+    value: JsonNumber = field(name="v", default=UNSET)
+    last: JsonNumber = field(name="a", default=UNSET)
+    open_interest: JsonNumber = field(name="oi", default=UNSET)
+    bid: JsonNumber = field(name="b", default=UNSET)
+    bid_size: JsonNumber = field(name="bs", default=UNSET)
+    ask: JsonNumber = field(name="k", default=UNSET)
+    ask_size: JsonNumber = field(name="ks", default=UNSET)
 
 
 class _Tickers(Struct, gc=False):
@@ -163,9 +163,9 @@ def _is_derivative(name: str) -> bool:
     return "_" not in name and len(name.split("-")) != _OPTION_PARTS
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
-    index_prices = Known[str, str | int | float]()
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
+    index_prices = BoundedDict[str, str | int | float]()
 
     def derivative_tickers(message: _TickersMessage) -> bool:
         result = message.result
@@ -176,9 +176,9 @@ def _derivative_tickers(making: Making) -> Route:
             raise MapperError(channel, "no data")
         row = result.data[0]
         underlying = name.partition("-")[0]
-        value = given(row.value)
+        value = number_if_not_null(row.value)
         if channel == "index":
-            index_prices[underlying] = required(row.value, "index", "v")
+            index_prices[underlying] = number_or_error(row.value, "index", "v")
             return True
         funding = None
         if channel == "funding" and value is not None:
@@ -187,8 +187,8 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             name,
             ticker_time(row.timestamp),
-            last_price=given(row.last) if is_ticker else None,
-            open_interest=given(row.open_interest) if is_ticker else None,
+            last_price=number_if_not_null(row.last) if is_ticker else None,
+            open_interest=number_if_not_null(row.open_interest) if is_ticker else None,
             funding_rate=value if channel == "funding" else None,
             funding_timestamp=funding,
             index_price=index_prices.get(underlying),
@@ -197,34 +197,36 @@ def _derivative_tickers(making: Making) -> Route:
         return True
 
     # Estimated rates are asked for, too, but the Node server makes nothing of them.
-    part = Part(_decode_tickers, derivative_tickers)
+    part = SharedDecoder(_decode_tickers, derivative_tickers)
     return named(dict.fromkeys(("ticker", "index", "mark", "funding"), part))
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def book_tickers(message: _TickersMessage) -> bool:
         result = message.result
         for row in result.data:
             emit(
                 symbol(result.symbol, "ticker"),
-                given(row.ask_size),
-                given(row.ask),
-                given(row.bid),
-                given(row.bid_size),
+                number_if_not_null(row.ask_size),
+                number_if_not_null(row.ask),
+                number_if_not_null(row.bid),
+                number_if_not_null(row.bid_size),
                 time(row.timestamp, "ticker", "t"),
             )
         return True
 
-    return named({"ticker": Part(_decode_tickers, book_tickers)})
+    return named({"ticker": SharedDecoder(_decode_tickers, book_tickers)})
 
 
 # Prices come before what is made of them.
 _CHANNELS: Final = ("trade", "book", "ticker", "index", "mark", "funding", "estimatedfunding")
 
 
-def _request(method: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _request(
+    method: str, filters: Sequence[Filter], session: ConnectionContext
+) -> Iterator[Outgoing]:
     ordered = sorted(filters, key=lambda each: _CHANNELS.index(each.channel))
     channels = [
         f"{channel}.{name}.50" if channel == "book" else f"{channel}.{name}"
@@ -238,11 +240,11 @@ def _request(method: str, filters: Sequence[Filter], session: Session) -> Iterat
     }
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _request("subscribe", filters, session)
 
 
-def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _request("unsubscribe", filters, session)
 
 
@@ -275,8 +277,8 @@ EXCHANGES: Final = (
     Exchange(
         name="crypto-com",
         types={
-            "trade": always(_trades, "trade"),
-            "book_change": always(_book_changes, "book"),
+            "trade": one_era(_trades, "trade"),
+            "book_change": one_era(_book_changes, "book"),
             "derivative_ticker": (
                 Era(
                     (
@@ -289,7 +291,7 @@ EXCHANGES: Final = (
                     _derivative_tickers,
                 ),
             ),
-            "book_ticker": always(_book_tickers, "ticker"),
+            "book_ticker": one_era(_book_tickers, "ticker"),
         },
         dispatch=keyed("result", "channel"),
         live=_LIVE,

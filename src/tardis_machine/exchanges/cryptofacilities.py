@@ -10,37 +10,49 @@ from tardis_machine.engine import Id, Objects, Side
 from tardis_machine.engine.shapes import (
     Absent,
     Amount,
+    KernelShape,
     LevelSide,
     Milliseconds,
     Price,
-    Shape,
     Symbol,
     TakerSide,
     TextId,
     Unless,
 )
-from tardis_machine.exchanges.base.channels import Part, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    KernelHandler,
+    SharedDecoder,
+    keyed,
+    named,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     both,
     either,
     equals,
     reads_as_unknown_symbol,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, date, upper_channels
-from tardis_machine.exchanges.base.fields import required, symbol, ticker_time, time
+from tardis_machine.exchanges.base.exchange import (
+    Era,
+    Exchange,
+    MapperContext,
+    date,
+    upper_channels,
+)
+from tardis_machine.exchanges.base.fields import number_or_error, symbol, ticker_time, time
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time
+from tardis_machine.messages.times import TimeValue
 
 Number = int | float
-Maker = Callable[[Making], Route]
+Maker = Callable[[MapperContext], ChannelHandlers]
 _Time = Number | UnsetType | None
-Emit = Callable[[str, Id, str | Number, str | Number, Side, Time | None], None]
+Emit = Callable[[str, Id, str | Number, str | Number, Side, TimeValue | None], None]
 _NO_LEVELS: Final = Raw(b"[]")
 _RELATIVE_RATES: Final = date("2022-09-29")
 
@@ -67,24 +79,24 @@ def _sent(emit: Emit, row: _Trade) -> bool:
     emit(
         symbol(row.symbol, "trade"),
         row.id,
-        required(row.price, "trade", "price"),
-        required(row.amount, "trade", "qty"),
+        number_or_error(row.price, "trade", "price"),
+        number_or_error(row.amount, "trade", "qty"),
         row.side,
         time(row.timestamp, "trade", "time"),
     )
     return True
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trades(row: _Trade) -> bool:
         return row.event is UNSET and _sent(emit, row)
 
-    return named({"trade": Shaped(Part(_decode_trade, trades), _TRADE)})
+    return named({"trade": KernelHandler(SharedDecoder(_decode_trade, trades), _TRADE)})
 
 
-_TRADE: Final = Shape(
+_TRADE: Final = KernelShape(
     emits="trade",
     fields={
         "product_id": Symbol(),
@@ -99,13 +111,13 @@ _TRADE: Final = Shape(
 )
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def liquidations(row: _Trade) -> bool:
         return row.event is UNSET and row.type == "liquidation" and _sent(emit, row)
 
-    return named({"trade": Part(_decode_trade, liquidations)})
+    return named({"trade": SharedDecoder(_decode_trade, liquidations)})
 
 
 class _Snapshot(Struct, gc=False):
@@ -138,10 +150,10 @@ def _book_time(value: _Time) -> int | None:
     return None if value is UNSET else time(value, "book", "timestamp")
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode_snapshot = Decoder(_Snapshot).decode
     decode_update = Decoder(_Update).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def snapshot(line: bytes) -> bool:
         row = decode_snapshot(line)
@@ -171,10 +183,10 @@ def _book_changes(making: Making) -> Route:
         )
         return True
 
-    return named({"book_snapshot": snapshot, "book": Shaped(update, _UPDATE)})
+    return named({"book_snapshot": snapshot, "book": KernelHandler(update, _UPDATE)})
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "product_id": Symbol(),
@@ -219,8 +231,8 @@ _decode_ticker: Final = Decoder(_Ticker).decode
 def _derivative_tickers(*, relative: bool) -> Maker:
     """Make the mapper of tickers; funding rates were absolute before they became relative."""
 
-    def make(making: Making) -> Route:
-        emit = making.emitter.derivative_ticker
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.derivative_ticker
 
         def derivative_tickers(row: _Ticker) -> bool:
             if row.event is not UNSET:
@@ -243,13 +255,13 @@ def _derivative_tickers(*, relative: bool) -> Maker:
             )
             return True
 
-        return named({"ticker": Part(_decode_ticker, derivative_tickers)})
+        return named({"ticker": SharedDecoder(_decode_ticker, derivative_tickers)})
 
     return make
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def book_tickers(row: _Ticker) -> bool:
         if row.event is not UNSET:
@@ -259,10 +271,10 @@ def _book_tickers(making: Making) -> Route:
         emit(name, row.ask_size, row.ask, row.bid, row.bid_size, timestamp)
         return True
 
-    return named({"ticker": Part(_decode_ticker, book_tickers)})
+    return named({"ticker": SharedDecoder(_decode_ticker, book_tickers)})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         if not each.channel.endswith("_snapshot"):  # which come with the feed itself
             symbols = list(each.symbols or ())

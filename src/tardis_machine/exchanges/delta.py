@@ -7,22 +7,28 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.engine import Objects
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     equals,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Era, Exchange, Making, date, upper_channels
+from tardis_machine.exchanges.base.exchange import (
+    Era,
+    Exchange,
+    MapperContext,
+    date,
+    upper_channels,
+)
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    optional,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_sent,
+    number_or_error,
     side,
     ticker_time,
     time,
@@ -36,38 +42,38 @@ _LEVELS: Final = Objects(price="limit_price", amount="size")
 _MARK: Final = "MARK:"
 
 
-def _or_local(timestamp: SentTime, channel: str) -> int | None:
+def _or_local(timestamp: JsonTime, channel: str) -> int | None:
     """Microseconds or, now and then, milliseconds: the emitter tells them apart by their size."""
     return None if timestamp is UNSET else time(timestamp, channel, "timestamp")
 
 
 class _Trade(Struct, gc=False):
     symbol: str | None = None
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     buyer_role: str | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
 _decode_trade: Final = Decoder(_Trade).decode
 
 
-def _trades(channel: str) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        emit = making.emitter.trade
+def _trades(channel: str) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.trade
 
         def trade(row: _Trade) -> bool:
             emit(
                 required_symbol(row.symbol, channel),
                 None,
-                required(row.price, channel, "price"),
-                required(row.size, channel, "size"),
+                number_or_error(row.price, channel, "price"),
+                number_or_error(row.size, channel, "size"),
                 side(row.buyer_role, "taker"),
                 time(row.timestamp, channel, "timestamp"),
             )
             return True
 
-        return named({channel: Part(_decode_trade, trade)})
+        return named({channel: SharedDecoder(_decode_trade, trade)})
 
     return make
 
@@ -76,12 +82,12 @@ class _Book(Struct, gc=False):
     symbol: str
     buy: Raw | UnsetType = UNSET
     sell: Raw | UnsetType = UNSET
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _whole_books(making: Making) -> Route:
+def _whole_books(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Book).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def l2_orderbook(line: bytes) -> bool:
         row = decode(line)
@@ -100,12 +106,12 @@ class _Update(Struct, gc=False):
     action: str | None = None
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Update).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def l2_updates(line: bytes) -> bool:
         row = decode(line)
@@ -118,31 +124,31 @@ def _book_changes(making: Making) -> Route:
 
 class _MarkPrice(Struct, gc=False):
     symbol: str | None = None
-    price: Sent = UNSET
-    timestamp: SentTime = UNSET
+    price: JsonNumber = UNSET
+    timestamp: JsonTime = UNSET
 
 
 class _Funding(Struct, gc=False):
     symbol: str | None = None
-    funding_rate: Sent = UNSET
-    predicted: Sent = field(name="predicted_funding_rate", default=UNSET)
-    funded_at: SentTime = field(name="next_funding_realization", default=UNSET)
-    timestamp: SentTime = UNSET
+    funding_rate: JsonNumber = UNSET
+    predicted: JsonNumber = field(name="predicted_funding_rate", default=UNSET)
+    funded_at: JsonTime = field(name="next_funding_realization", default=UNSET)
+    timestamp: JsonTime = UNSET
 
 
 _decode_mark_price: Final = Decoder(_MarkPrice).decode
 _decode_funding: Final = Decoder(_Funding).decode
 
 
-def _derivative_tickers(trades_channel: str) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        emit = making.emitter.derivative_ticker
+def _derivative_tickers(trades_channel: str) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.derivative_ticker
 
         def mark_price(row: _MarkPrice) -> bool:
             emit(
                 required_symbol(row.symbol, "mark_price").replace(_MARK, "", 1),
                 ticker_time(row.timestamp),
-                mark_price=required(row.price, "mark_price", "price"),
+                mark_price=number_or_error(row.price, "mark_price", "price"),
             )
             return True
 
@@ -151,8 +157,8 @@ def _derivative_tickers(trades_channel: str) -> Callable[[Making], Route]:
             emit(
                 required_symbol(row.symbol, "funding_rate"),
                 ticker_time(row.timestamp),
-                funding_rate=optional(row.funding_rate),
-                predicted_funding_rate=optional(row.predicted),
+                funding_rate=number_if_sent(row.funding_rate),
+                predicted_funding_rate=number_if_sent(row.predicted),
                 funding_timestamp=None
                 if funded_at is UNSET
                 else time(funded_at, "funding_rate", "next_funding_realization"),
@@ -163,15 +169,15 @@ def _derivative_tickers(trades_channel: str) -> Callable[[Making], Route]:
             emit(
                 required_symbol(row.symbol, trades_channel),
                 ticker_time(row.timestamp),
-                last_price=required(row.price, trades_channel, "price"),
+                last_price=number_or_error(row.price, trades_channel, "price"),
             )
             return True
 
         return named(
             {
-                trades_channel: Part(_decode_trade, trade),
-                "funding_rate": Part(_decode_funding, funding_rate),
-                "mark_price": Part(_decode_mark_price, mark_price),
+                trades_channel: SharedDecoder(_decode_trade, trade),
+                "funding_rate": SharedDecoder(_decode_funding, funding_rate),
+                "mark_price": SharedDecoder(_decode_mark_price, mark_price),
             }
         )
 
@@ -180,25 +186,25 @@ def _derivative_tickers(trades_channel: str) -> Callable[[Making], Route]:
 
 class _Best(Struct, gc=False):
     symbol: str
-    ask_qty: Sent = UNSET
-    best_ask: Sent = UNSET
-    best_bid: Sent = UNSET
-    bid_qty: Sent = UNSET
-    timestamp: SentTime = UNSET
+    ask_qty: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    best_bid: JsonNumber = UNSET
+    bid_qty: JsonNumber = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Best).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def l1_orderbook(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.symbol,
-            optional(row.ask_qty),
-            optional(row.best_ask),
-            optional(row.best_bid),
-            optional(row.bid_qty),
+            number_if_sent(row.ask_qty),
+            number_if_sent(row.best_ask),
+            number_if_sent(row.best_bid),
+            number_if_sent(row.bid_qty),
             _or_local(row.timestamp, "l1_orderbook"),
         )
         return True
@@ -206,7 +212,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"l1_orderbook": l1_orderbook})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         channel: dict[str, Any] = {"name": each.channel}
         if each.symbols:

@@ -12,24 +12,30 @@ from tardis_machine.engine.shapes import (
     Amount,
     Asks,
     Bids,
+    KernelShape,
     Milliseconds,
     Nonzero,
     Object,
     Price,
     Rows,
-    Shape,
     Symbol,
     TakerSide,
     TextId,
     Unless,
 )
-from tardis_machine.exchanges.base.channels import Part, Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    KernelHandler,
+    SharedDecoder,
+    named,
+    prefixed,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Secrets,
-    Session,
     at,
     both,
     chunks,
@@ -38,11 +44,11 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import nonzero
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import number_if_nonzero
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.exchanges.base.subscriptions import channel_first, first_of, subscriptions
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 
 Number = int | float
@@ -69,7 +75,7 @@ class _Trades(Struct, gc=False):
 _decode_trades: Final = Decoder(_Trades).decode
 
 
-_TRADES: Final = Shape(
+_TRADES: Final = KernelShape(
     emits="trade",
     fields={
         "params": Object(
@@ -91,19 +97,19 @@ _TRADES: Final = Shape(
 )
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trades(message: _Trades) -> bool:
         for row in message.params.data:
             emit(row.symbol.upper(), row.id, row.price, row.amount, row.side, int(row.timestamp))
         return True
 
-    return named({"trades": Shaped(Part(_decode_trades, trades), _TRADES)}, ".")
+    return named({"trades": KernelHandler(SharedDecoder(_decode_trades, trades), _TRADES)}, ".")
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def liquidations(message: _Trades) -> bool:
         for row in message.params.data:
@@ -116,7 +122,7 @@ def _liquidations(making: Making) -> Route:
             emit(row.symbol.upper(), row.id, row.price, row.amount, side, int(row.timestamp))
         return True
 
-    return named({"trades": Part(_decode_trades, liquidations)}, ".")
+    return named({"trades": SharedDecoder(_decode_trades, liquidations)}, ".")
 
 
 _LEVELS: Final = Positions(price=1, amount=2, action=0, removed="delete")
@@ -140,7 +146,7 @@ class _BookMessage(Struct, gc=False):
     params: _BookParams
 
 
-_CHANGES: Final = Shape(
+_CHANGES: Final = KernelShape(
     emits="book_change",
     fields={
         "params": Object(
@@ -161,16 +167,16 @@ _CHANGES: Final = Shape(
 )
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
-    ids = Continuity("book", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    ids = UpdateIds("book", checks_ids=context.checks_ids)
 
     def book_changes(line: bytes) -> bool:
         book = decode(line).params.data
         symbol = book.symbol.upper()
         is_snapshot = not book.previous or book.type == "snapshot"
-        if making.checks_ids:
+        if context.checks_ids:
             last_id = bytes(book.id).decode() or None
             if is_snapshot:
                 ids.start(symbol, last_id)
@@ -179,7 +185,7 @@ def _book_changes(making: Making) -> Route:
         emit(symbol, is_snapshot, book.bids, book.asks, int(book.timestamp), _LEVELS)
         return True
 
-    return named({"book": making.unchecked(book_changes, _CHANGES)}, ".")
+    return named({"book": context.unchecked(book_changes, _CHANGES)}, ".")
 
 
 class _Greeks(Struct, gc=False):
@@ -228,8 +234,8 @@ def _time(ticker: _Ticker) -> int:
     return int(ticker.timestamp)
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
 
     def derivative_tickers(message: _TickerMessage) -> bool:
         row = message.params.data
@@ -246,7 +252,7 @@ def _derivative_tickers(making: Making) -> Route:
         )
         return True
 
-    return named({"ticker": Part(_decode_ticker, derivative_tickers)}, ".")
+    return named({"ticker": SharedDecoder(_decode_ticker, derivative_tickers)}, ".")
 
 
 def _option(name: str) -> Option:
@@ -261,8 +267,8 @@ def _option(name: str) -> Option:
     )
 
 
-def _option_summaries(making: Making) -> Route:
-    emit = making.emitter.option_summary
+def _option_summaries(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.option_summary
     options = Options("ticker", _option)
 
     def option_summaries(message: _TickerMessage) -> bool:
@@ -279,13 +285,13 @@ def _option_summaries(making: Making) -> Route:
             option_type=option.type,
             strike_price=option.strike_price,
             expiration_date=option.expiration,
-            best_bid_price=nonzero(row.best_bid_price),
-            best_bid_amount=nonzero(row.best_bid_amount),
-            best_bid_iv=nonzero(row.bid_iv),
-            best_ask_price=nonzero(row.best_ask_price),
-            best_ask_amount=nonzero(row.best_ask_amount),
-            best_ask_iv=nonzero(row.ask_iv),
-            last_price=nonzero(row.last_price),
+            best_bid_price=number_if_nonzero(row.best_bid_price),
+            best_bid_amount=number_if_nonzero(row.best_bid_amount),
+            best_bid_iv=number_if_nonzero(row.bid_iv),
+            best_ask_price=number_if_nonzero(row.best_ask_price),
+            best_ask_amount=number_if_nonzero(row.best_ask_amount),
+            best_ask_iv=number_if_nonzero(row.ask_iv),
+            last_price=number_if_nonzero(row.last_price),
             open_interest=row.open_interest,
             mark_price=row.mark_price,
             mark_iv=row.mark_iv,
@@ -299,25 +305,25 @@ def _option_summaries(making: Making) -> Route:
         )
         return True
 
-    return named({"ticker": Part(_decode_ticker, option_summaries)}, ".")
+    return named({"ticker": SharedDecoder(_decode_ticker, option_summaries)}, ".")
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def book_tickers(message: _TickerMessage) -> bool:
         row = message.params.data
         emit(
             row.symbol.upper(),
-            nonzero(row.best_ask_amount),
-            nonzero(row.best_ask_price),
-            nonzero(row.best_bid_price),
-            nonzero(row.best_bid_amount),
+            number_if_nonzero(row.best_ask_amount),
+            number_if_nonzero(row.best_ask_price),
+            number_if_nonzero(row.best_bid_price),
+            number_if_nonzero(row.best_bid_amount),
             _time(row),
         )
         return True
 
-    return named({"ticker": Part(_decode_ticker, book_tickers)}, ".")
+    return named({"ticker": SharedDecoder(_decode_ticker, book_tickers)}, ".")
 
 
 _LOGIN_ID: Final = 1
@@ -332,11 +338,11 @@ def _request(number: int, method: str, **params: object) -> Outgoing:
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
-def _greet(_: Session) -> Iterator[Outgoing]:
+def _greet(_: ConnectionContext) -> Iterator[Outgoing]:
     yield _request(0, "public/set_heartbeat", interval=10)
 
 
-def _login(session: Session) -> Outgoing:
+def _login(session: ConnectionContext) -> Outgoing:
     client, secret = session.secrets
     return _request(
         _LOGIN_ID,
@@ -347,7 +353,7 @@ def _login(session: Session) -> Outgoing:
     )
 
 
-def _call(action: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _call(action: str, filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     scope, pace = ("private", ".raw") if session.secrets else ("public", ".100ms")
     channels = [
         f"{channel}.{_POINT.sub('d', symbol)}{pace if channel in _PACED else ''}"
@@ -357,11 +363,11 @@ def _call(action: str, filters: Sequence[Filter], session: Session) -> Iterator[
         yield _request(3, f"{scope}/{action}", channels=list(some))
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _call("subscribe", filters, session)
 
 
-def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _call("unsubscribe", filters, session)
 
 
@@ -396,12 +402,12 @@ EXCHANGES: Final = (
     Exchange(
         name="deribit",
         types={
-            "trade": always(_trades, "trades"),
-            "book_change": always(_book_changes, "book"),
-            "derivative_ticker": always(_derivative_tickers, "ticker"),
-            "option_summary": always(_option_summaries, "ticker"),
-            "liquidation": always(_liquidations, "trades"),
-            "book_ticker": always(_book_tickers, "ticker"),
+            "trade": one_era(_trades, "trades"),
+            "book_change": one_era(_book_changes, "book"),
+            "derivative_ticker": one_era(_derivative_tickers, "ticker"),
+            "option_summary": one_era(_option_summaries, "ticker"),
+            "liquidation": one_era(_liquidations, "trades"),
+            "book_ticker": one_era(_book_tickers, "ticker"),
         },
         dispatch=prefixed(
             b'{"jsonrpc":"2.0","method":"subscription","params":{"channel":"', "params", "channel"

@@ -7,26 +7,31 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import LOCAL_TIME, PAIRS, Objects
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     either,
     equals,
     reads_as_unknown_symbol,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, buy_unless, optional, required
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_sent,
+    number_or_error,
+    side_unless_sell,
+)
 from tardis_machine.exchanges.base.fields import symbol as required_symbol
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, cut_ms, parse_ms
+from tardis_machine.messages.times import TimeValue, cut_ms, parse_ms
 
 Number = int | float
 _MAX_PRICES: Final = 100_000
@@ -36,8 +41,8 @@ _SNAPSHOT: Final = Objects(price="price", amount="size")
 
 
 class _Trade(Struct, gc=False):
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
     created_at: str | None = field(name="createdAt", default=None)
     id: str | int | None = None
@@ -66,13 +71,13 @@ def _new_trades(message: _Trades) -> list[_Trade] | None:
     return message.contents.trades
 
 
-def _time(row: _Trade) -> Time | None:
+def _time(row: _Trade) -> TimeValue | None:
     return cut_ms(row.created_at) if row.created_at else None
 
 
-def _trades(channel: str) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        emit = making.emitter.trade
+def _trades(channel: str) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.trade
 
         def trades(message: _Trades) -> bool:
             rows = _new_trades(message)
@@ -83,20 +88,20 @@ def _trades(channel: str) -> Callable[[Making], Route]:
                 emit(
                     symbol,
                     row.id,
-                    required(row.price, "trades", "price"),
-                    required(row.size, "trades", "size"),
-                    buy_unless(row.side, "SELL"),
+                    number_or_error(row.price, "trades", "price"),
+                    number_or_error(row.size, "trades", "size"),
+                    side_unless_sell(row.side, "SELL"),
                     _time(row),
                 )
             return True
 
-        return named({channel: Part(_decode_trades, trades)})
+        return named({channel: SharedDecoder(_decode_trades, trades)})
 
     return make
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def trades(message: _Trades) -> bool:
         rows = _new_trades(message)
@@ -108,14 +113,14 @@ def _liquidations(making: Making) -> Route:
                 emit(
                     symbol,
                     row.id,
-                    required(row.price, "trades", "price"),
-                    required(row.size, "trades", "size"),
-                    buy_unless(row.side, "SELL"),
+                    number_or_error(row.price, "trades", "price"),
+                    number_or_error(row.size, "trades", "size"),
+                    side_unless_sell(row.side, "SELL"),
                     _time(row),
                 )
         return True
 
-    return named({"v4_trades": Part(_decode_trades, trades)})
+    return named({"v4_trades": SharedDecoder(_decode_trades, trades)})
 
 
 class _Book(Struct, gc=False):
@@ -130,9 +135,9 @@ class _BookMessage(Struct, gc=False):
     contents: _Book | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
@@ -186,10 +191,10 @@ class _Offsets(dict[str | Number, int]):
             self[price] = offset
 
 
-def _offset_book_changes(making: Making) -> Route:
+def _offset_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
-    offsets = Made[str, tuple[_Offsets, _Offsets]](lambda _: (_Offsets(), _Offsets()))
+    emit = context.emitter.book_change
+    offsets = BoundedDefaultDict[str, tuple[_Offsets, _Offsets]](lambda _: (_Offsets(), _Offsets()))
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
@@ -220,11 +225,11 @@ def _offset_book_changes(making: Making) -> Route:
 
 
 class _Market(Struct, gc=False):
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    mark_price: Sent = field(name="oraclePrice", default=UNSET)
-    funding_rate: Sent = field(name="nextFundingRate", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="oraclePrice", default=UNSET)
+    funding_rate: JsonNumber = field(name="nextFundingRate", default=UNSET)
     funded_at: str | UnsetType | None = field(name="nextFundingAt", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _Listed(Struct, gc=False):
@@ -269,10 +274,10 @@ def _funding_time(market: _Market) -> int | None:
 
 def _derivative_tickers(
     version: str, read: Callable[[_MarketsMessage], Iterator[tuple[str, _Market]]]
-) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        emit = making.emitter.derivative_ticker
-        last_prices = Known[str, str | Number]()
+) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.derivative_ticker
+        last_prices = BoundedDict[str, str | Number]()
 
         def trades(message: _Trades) -> bool:
             rows = _new_trades(message)
@@ -280,7 +285,7 @@ def _derivative_tickers(
                 return False
             if rows:
                 symbol = required_symbol(message.symbol, "trades")
-                last_prices[symbol] = required(rows[-1].price, "trades", "price")
+                last_prices[symbol] = number_or_error(rows[-1].price, "trades", "price")
             return True
 
         def markets(message: _MarketsMessage) -> bool:
@@ -289,18 +294,18 @@ def _derivative_tickers(
                     symbol,
                     LOCAL_TIME,
                     last_price=last_prices.get(symbol),
-                    open_interest=optional(market.open_interest),
-                    funding_rate=optional(market.funding_rate),
+                    open_interest=number_if_sent(market.open_interest),
+                    funding_rate=number_if_sent(market.funding_rate),
                     funding_timestamp=_funding_time(market),
-                    index_price=optional(market.index_price),
-                    mark_price=optional(market.mark_price),
+                    index_price=number_if_sent(market.index_price),
+                    mark_price=number_if_sent(market.mark_price),
                 )
             return True
 
         return named(
             {
-                f"{version}_trades": Part(_decode_trades, trades),
-                f"{version}_markets": Part(_decode_message, markets),
+                f"{version}_trades": SharedDecoder(_decode_trades, trades),
+                f"{version}_markets": SharedDecoder(_decode_message, markets),
             }
         )
 
@@ -310,7 +315,7 @@ def _derivative_tickers(
 def _subscriber(extra: Mapping[str, Mapping[str, Any]]) -> Callable[..., Iterator[Outgoing]]:
     """Subscribe per symbol; a channel of all markets once. `extra` is what a channel adds."""
 
-    def subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+    def subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         for each in filters:
             asked = {"type": "subscribe", "channel": each.channel}
             added = extra.get(each.channel, {})
@@ -340,7 +345,7 @@ def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> 
     )
 
 
-def _ticker_era(version: str, make: Callable[[Making], Route]) -> tuple[Era]:
+def _ticker_era(version: str, make: Callable[[MapperContext], ChannelHandlers]) -> tuple[Era]:
     markets = Channel(f"{version}_markets", takes_symbols=False, unasked=())
     return (Era((markets, Channel(f"{version}_trades", str.upper)), make),)
 
@@ -351,8 +356,8 @@ EXCHANGES: Final = (
     Exchange(
         name="dydx",
         types={
-            "trade": always(_trades("v3_trades"), "v3_trades"),
-            "book_change": always(_offset_book_changes, "v3_orderbook"),
+            "trade": one_era(_trades("v3_trades"), "v3_trades"),
+            "book_change": one_era(_offset_book_changes, "v3_orderbook"),
             "derivative_ticker": _ticker_era("v3", _derivative_tickers("v3", _markets_v3)),
         },
         dispatch=keyed("channel"),
@@ -367,10 +372,10 @@ EXCHANGES: Final = (
     Exchange(
         name="dydx-v4",
         types={
-            "trade": always(_trades("v4_trades"), "v4_trades"),
-            "book_change": always(_book_changes, "v4_orderbook"),
+            "trade": one_era(_trades("v4_trades"), "v4_trades"),
+            "book_change": one_era(_book_changes, "v4_orderbook"),
             "derivative_ticker": _ticker_era("v4", _derivative_tickers("v4", _markets_v4)),
-            "liquidation": always(_liquidations, "v4_trades"),
+            "liquidation": one_era(_liquidations, "v4_trades"),
         },
         dispatch=keyed("channel"),
         # The indexer takes 32 markets of a channel on one connection.

@@ -7,33 +7,40 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import LOCAL_TIME
-from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Poller,
-    Session,
     equals,
     generated,
     pairs,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, filled, nonzero, required, side, time_text
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_nonzero,
+    number_if_not_empty,
+    number_or_error,
+    side,
+    time_text,
+)
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, parse_ms, parse_us, seconds_us
+from tardis_machine.messages.times import TimeValue, parse_ms, parse_us, seconds_us
 
 Number = int | float
 _NO_LEVELS: Final = Raw(b"[]")
 
 
 class _Trade(Struct, gc=False):
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     time: str | None = None
     id: str | int | None = None
     side: str | None = None
@@ -48,12 +55,12 @@ class _Trades(Struct, gc=False):
 _decode_trades: Final = Decoder(_Trades).decode
 
 
-def _time(row: _Trade) -> Time:
+def _time(row: _Trade) -> TimeValue:
     return parse_us(time_text(row.time, "trades", "time"))
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trades(message: _Trades) -> bool:
         if message.data is UNSET:  # an answer to a subscription
@@ -62,18 +69,18 @@ def _trades(making: Making) -> Route:
             emit(
                 message.market,
                 row.id,
-                required(row.price, "trades", "price"),
-                required(row.size, "trades", "size"),
+                number_or_error(row.price, "trades", "price"),
+                number_or_error(row.size, "trades", "size"),
                 side(row.side, "buy"),
                 _time(row),
             )
         return True
 
-    return named({"trades": Part(_decode_trades, trades)})
+    return named({"trades": SharedDecoder(_decode_trades, trades)})
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def liquidations(message: _Trades) -> bool:
         if message.data is UNSET:
@@ -83,14 +90,14 @@ def _liquidations(making: Making) -> Route:
                 emit(
                     message.market,
                     row.id,
-                    required(row.price, "trades", "price"),
-                    required(row.size, "trades", "size"),
+                    number_or_error(row.price, "trades", "price"),
+                    number_or_error(row.size, "trades", "size"),
                     side(row.side, "buy"),
                     _time(row),
                 )
         return True
 
-    return named({"trades": Part(_decode_trades, liquidations)})
+    return named({"trades": SharedDecoder(_decode_trades, liquidations)})
 
 
 class _Book(Struct, gc=False):
@@ -105,15 +112,15 @@ class _BookMessage(Struct, gc=False):
     data: _Book | UnsetType = UNSET
 
 
-def _seconds(value: Number | UnsetType | None, channel: str) -> Time:
+def _seconds(value: Number | UnsetType | None, channel: str) -> TimeValue:
     if value is UNSET or value is None:
         raise MapperError(channel, "no time")
     return seconds_us(value)
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def orderbook(line: bytes) -> bool:
         message = decode(line)
@@ -136,15 +143,15 @@ def _book_changes(making: Making) -> Route:
 
 
 class _Stats(Struct, gc=False):
-    funding_rate: Sent = field(name="nextFundingRate", default=UNSET)
+    funding_rate: JsonNumber = field(name="nextFundingRate", default=UNSET)
     funding_time: str | UnsetType | None = field(name="nextFundingTime", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _Info(Struct, gc=False):
-    index: Sent = UNSET
-    last: Sent = UNSET
-    mark: Sent = UNSET
+    index: JsonNumber = UNSET
+    last: JsonNumber = UNSET
+    mark: JsonNumber = UNSET
 
 
 class _Instrument(Struct, gc=False):
@@ -157,10 +164,10 @@ class _InstrumentMessage(Struct, gc=False):
     data: _Instrument
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_InstrumentMessage).decode
-    emit = making.emitter.derivative_ticker
-    funded_at = Known[str, int]()
+    emit = context.emitter.derivative_ticker
+    funded_at = BoundedDict[str, int]()
 
     def instrument(line: bytes) -> bool:
         message = decode(line)
@@ -176,13 +183,13 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             message.market,
             LOCAL_TIME,
-            last_price=filled(info.last),
-            open_interest=filled(stats.open_interest),
+            last_price=number_if_not_empty(info.last),
+            open_interest=number_if_not_empty(stats.open_interest),
             # A rate counts with the time it is for.
-            funding_rate=None if funding is None else filled(stats.funding_rate),
+            funding_rate=None if funding is None else number_if_not_empty(stats.funding_rate),
             funding_timestamp=funding,
-            index_price=filled(info.index),
-            mark_price=filled(info.mark),
+            index_price=number_if_not_empty(info.index),
+            mark_price=number_if_not_empty(info.mark),
         )
         return True
 
@@ -190,10 +197,10 @@ def _derivative_tickers(making: Making) -> Route:
 
 
 class _Ticker(Struct, gc=False):
-    bid: Sent = UNSET
-    ask: Sent = UNSET
-    bid_size: Sent = field(name="bidSize", default=UNSET)
-    ask_size: Sent = field(name="askSize", default=UNSET)
+    bid: JsonNumber = UNSET
+    ask: JsonNumber = UNSET
+    bid_size: JsonNumber = field(name="bidSize", default=UNSET)
+    ask_size: JsonNumber = field(name="askSize", default=UNSET)
     time: Number | UnsetType | None = UNSET
 
 
@@ -202,9 +209,9 @@ class _TickerMessage(Struct, gc=False):
     data: _Ticker | UnsetType = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(line: bytes) -> bool:
         message = decode(line)
@@ -213,10 +220,10 @@ def _book_tickers(making: Making) -> Route:
             return False
         emit(
             message.market,
-            nonzero(row.ask_size),
-            nonzero(row.ask),
-            nonzero(row.bid),
-            nonzero(row.bid_size),
+            number_if_nonzero(row.ask_size),
+            number_if_nonzero(row.ask),
+            number_if_nonzero(row.bid),
+            number_if_nonzero(row.bid_size),
             _seconds(row.time, "ticker"),
         )
         return True
@@ -224,7 +231,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"ticker": ticker})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, market in pairs(filters):
         yield {"op": "subscribe", "channel": channel, "market": market}
 
@@ -265,9 +272,9 @@ def _derivative(symbol: str) -> str | None:
 
 
 _SPOT: Final = {
-    "trade": always(_trades, "trades"),
-    "book_change": always(_book_changes, "orderbook"),
-    "book_ticker": always(_book_tickers, "ticker"),
+    "trade": one_era(_trades, "trades"),
+    "book_change": one_era(_book_changes, "orderbook"),
+    "book_ticker": one_era(_book_tickers, "ticker"),
 }
 
 EXCHANGES: Final = (
@@ -277,7 +284,7 @@ EXCHANGES: Final = (
             "trade": _SPOT["trade"],
             "book_change": _SPOT["book_change"],
             "derivative_ticker": (Era((Channel("instrument", _derivative),), _derivative_tickers),),
-            "liquidation": always(_liquidations, "trades"),
+            "liquidation": one_era(_liquidations, "trades"),
             "book_ticker": _SPOT["book_ticker"],
         },
         dispatch=_DISPATCH,

@@ -16,22 +16,22 @@ from tardis_machine.engine.shapes import (
     BookRows,
     Field,
     Is,
+    KernelShape,
     Milliseconds,
     NumberId,
     Object,
     Plain,
     Price,
     Rows,
-    Shape,
     SignedAmount,
     Symbol,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, keyed, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     both,
     either,
     equals,
@@ -39,12 +39,12 @@ from tardis_machine.exchanges.base.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    nonzero,
-    optional,
-    required,
+    JsonNumber,
+    number_if_nonzero,
+    number_if_sent,
+    number_or_error,
     symbol,
     ticker_time,
     time,
@@ -57,9 +57,9 @@ _NO_LEVELS: Final = Raw(b"[]")
 _NO_RESULT: Final = Raw(b"null")
 
 
-def _size(value: Sent) -> tuple[str | int | float, bool]:
+def _size(value: JsonNumber) -> tuple[str | int | float, bool]:
     """Return a size without its sign, and whether it was below 0."""
-    size = required(value, "trades", "size")
+    size = number_or_error(value, "trades", "size")
     if isinstance(size, str):
         return size.removeprefix("-"), size.startswith("-")
     return abs(size), size < 0
@@ -67,11 +67,11 @@ def _size(value: Sent) -> tuple[str | int | float, bool]:
 
 class _Trade(Struct, gc=False):
     symbol: str = field(name="contract")
-    price: Sent
-    size: Sent
+    price: JsonNumber
+    size: JsonNumber
     id: int | str
-    seconds: Sent = field(name="create_time", default=UNSET)
-    milliseconds: Sent = field(name="create_time_ms", default=UNSET)
+    seconds: JsonNumber = field(name="create_time", default=UNSET)
+    milliseconds: JsonNumber = field(name="create_time_ms", default=UNSET)
 
 
 class _Trades(Struct, gc=False):
@@ -81,9 +81,9 @@ class _Trades(Struct, gc=False):
     event: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         message = decode(line)
@@ -94,17 +94,17 @@ def _trades(making: Making) -> Route:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "trades", "price"),
+                number_or_error(row.price, "trades", "price"),
                 amount,
                 "sell" if is_sale else "buy",
                 _time(row.milliseconds, row.seconds),
             )
         return True
 
-    return named({"futures.trades": Shaped(trades, _TRADES)})
+    return named({"futures.trades": KernelHandler(trades, _TRADES)})
 
 
-_TRADES: Final = Shape(
+_TRADES: Final = KernelShape(
     emits="trade",
     fields={
         "event": Is(("update",)),
@@ -122,7 +122,7 @@ _TRADES: Final = Shape(
 )
 
 
-def _time(milliseconds: Sent, seconds: Sent) -> int:
+def _time(milliseconds: JsonNumber, seconds: JsonNumber) -> int:
     """Return the finer of two times, where both are there."""
     if milliseconds is not UNSET:
         return time(milliseconds, "message", "time_ms")
@@ -133,14 +133,14 @@ class _Book(Struct, gc=False):
     symbol: str | None = field(name="contract", default=None)
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
-    milliseconds: Sent = field(name="t", default=UNSET)
+    milliseconds: JsonNumber = field(name="t", default=UNSET)
 
 
 class _Row(Struct, gc=False):
     """The first row of an update, which tells contract and time of all."""
 
     symbol: str | None = field(name="c", default=None)
-    milliseconds: Sent = field(name="t", default=UNSET)
+    milliseconds: JsonNumber = field(name="t", default=UNSET)
 
 
 class _Books(Struct, gc=False):
@@ -148,7 +148,7 @@ class _Books(Struct, gc=False):
 
     result: Raw = _NO_RESULT
     event: str | None = None
-    seconds: Sent = field(name="time", default=UNSET)
+    seconds: JsonNumber = field(name="time", default=UNSET)
 
 
 def _unsigned(levels: Raw) -> Raw:
@@ -159,7 +159,7 @@ def _unsigned(levels: Raw) -> Raw:
 _SIGN: Final = re.compile(rb'("s"\s*:\s*"?)-')
 _LEVELS: Final = Objects("p", "s")
 _ROWS: Final = Signed("p", "s")
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "time": Plain(),
@@ -169,13 +169,13 @@ _UPDATE: Final = Shape(
 )
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Books).decode
     decode_snapshot = Decoder(_Book).decode
     decode_rows = Decoder(list[Raw]).decode
     decode_row = Decoder(_Row).decode
-    emit = making.emitter.book_change
-    emit_rows = making.emitter.book_rows
+    emit = context.emitter.book_change
+    emit_rows = context.emitter.book_rows
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -198,17 +198,17 @@ def _book_changes(making: Making) -> Route:
             return False
         return True
 
-    return named({"futures.order_book": Shaped(book_changes, _UPDATE)})
+    return named({"futures.order_book": KernelHandler(book_changes, _UPDATE)})
 
 
 class _Ticker(Struct, gc=False):
     symbol: str | None = field(name="contract", default=None)
-    last: Sent = UNSET
-    mark_price: Sent = UNSET
-    index_price: Sent = UNSET
-    funding_rate: Sent = UNSET
-    indicative_rate: Sent = field(name="funding_rate_indicative", default=UNSET)
-    total_size: Sent = UNSET
+    last: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
+    index_price: JsonNumber = UNSET
+    funding_rate: JsonNumber = UNSET
+    indicative_rate: JsonNumber = field(name="funding_rate_indicative", default=UNSET)
+    total_size: JsonNumber = UNSET
 
 
 class _Tickers(Struct, gc=False):
@@ -216,13 +216,13 @@ class _Tickers(Struct, gc=False):
 
     result: list[_Ticker | list[Any]] | _Ticker | UnsetType | None = UNSET
     event: str | None = None
-    seconds: Sent = field(name="time", default=UNSET)
-    milliseconds: Sent = field(name="time_ms", default=UNSET)
+    seconds: JsonNumber = field(name="time", default=UNSET)
+    milliseconds: JsonNumber = field(name="time_ms", default=UNSET)
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Tickers).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def derivative_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -239,12 +239,14 @@ def _derivative_tickers(making: Making) -> Route:
             emit(
                 row.symbol,
                 timestamp,
-                last_price=required(row.last, "tickers", "last"),
-                open_interest=optional(row.total_size),
-                funding_rate=required(row.funding_rate, "tickers", "funding_rate"),
-                predicted_funding_rate=required(row.indicative_rate, "tickers", "indicative rate"),
-                index_price=required(row.index_price, "tickers", "index_price"),
-                mark_price=required(row.mark_price, "tickers", "mark_price"),
+                last_price=number_or_error(row.last, "tickers", "last"),
+                open_interest=number_if_sent(row.total_size),
+                funding_rate=number_or_error(row.funding_rate, "tickers", "funding_rate"),
+                predicted_funding_rate=number_or_error(
+                    row.indicative_rate, "tickers", "indicative rate"
+                ),
+                index_price=number_or_error(row.index_price, "tickers", "index_price"),
+                mark_price=number_or_error(row.mark_price, "tickers", "mark_price"),
             )
         return True
 
@@ -253,11 +255,11 @@ def _derivative_tickers(making: Making) -> Route:
 
 class Best(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
-    bid_price: Sent = field(name="b", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_price: Sent = field(name="a", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
-    milliseconds: Sent = field(name="t", default=UNSET)
+    bid_price: JsonNumber = field(name="b", default=UNSET)
+    bid_amount: JsonNumber = field(name="B", default=UNSET)
+    ask_price: JsonNumber = field(name="a", default=UNSET)
+    ask_amount: JsonNumber = field(name="A", default=UNSET)
+    milliseconds: JsonNumber = field(name="t", default=UNSET)
 
 
 class _Bests(Struct, gc=False):
@@ -275,7 +277,7 @@ def updated_best(line: bytes) -> Best | None:
     return row if message.event == "update" and isinstance(row, Best) else None
 
 
-def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> Shape:
+def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> KernelShape:
     """Return the shape of book tickers; amounts differ."""
     row: dict[str, Field] = {
         "t": Milliseconds(),
@@ -285,21 +287,23 @@ def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> Shape:
         "a": AskPrice(text=True),
         "A": ask_amount,
     }
-    return Shape(emits="book_ticker", fields={"event": Is(("update",)), "result": Object(row)})
+    return KernelShape(
+        emits="book_ticker", fields={"event": Is(("update",)), "result": Object(row)}
+    )
 
 
-def _price(value: Sent, name: str) -> str | int | float | None:
+def _price(value: JsonNumber, name: str) -> str | int | float | None:
     """Return a price; None for an empty one, which stands for an empty side."""
-    return None if value == "" else required(value, "book_ticker", name)
+    return None if value == "" else number_or_error(value, "book_ticker", name)
 
 
-def _amount(value: Sent, name: str) -> str | int | float | None:
+def _amount(value: JsonNumber, name: str) -> str | int | float | None:
     """So does an amount of 0."""
-    return nonzero(required(value, "book_ticker", name))
+    return number_if_nonzero(number_or_error(value, "book_ticker", name))
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         row = updated_best(line)
@@ -318,7 +322,7 @@ def _book_tickers(making: Making) -> Route:
         )
         return True
 
-    return named({"futures.book_ticker": Shaped(book_tickers, _BEST)})
+    return named({"futures.book_ticker": KernelHandler(book_tickers, _BEST)})
 
 
 _BEST: Final = best_shape(BidAmount(text=None, nonzero=True), AskAmount(text=None, nonzero=True))
@@ -329,7 +333,7 @@ ACKS: Final = both(equals("event", "subscribe", "unsubscribe"), negated(ERRORS))
 REFUSALS: Final = either(reads_as_unknown_symbol, equals("error.code", 2))  # a wrong argument
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         payloads = [[symbol, "20", "0"] for symbol in each.symbols or ()]
         if each.channel != "order_book":
@@ -370,10 +374,10 @@ EXCHANGES: Final = (
     Exchange(
         name="gate-io-futures",
         types={
-            "trade": always(_trades, "trades"),
-            "book_change": always(_book_changes, "order_book"),
-            "derivative_ticker": always(_derivative_tickers, "tickers"),
-            "book_ticker": always(_book_tickers, "book_ticker"),
+            "trade": one_era(_trades, "trades"),
+            "book_change": one_era(_book_changes, "order_book"),
+            "derivative_ticker": one_era(_derivative_tickers, "tickers"),
+            "book_ticker": one_era(_book_tickers, "book_ticker"),
         },
         dispatch=keyed("channel"),
         live=_LIVE,

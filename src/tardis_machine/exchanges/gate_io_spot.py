@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Made, Seen
+from tardis_machine.bounded import BoundedDefaultDict, BoundedSet
 from tardis_machine.engine import PAIRS
 from tardis_machine.engine.shapes import (
     Absent,
@@ -16,23 +16,37 @@ from tardis_machine.engine.shapes import (
     BidAmount,
     Bids,
     Is,
+    KernelShape,
     LastId,
     Milliseconds,
     NumberId,
     Object,
     Price,
-    Shape,
     Symbol,
     TakerSide,
     Whole,
 )
 from tardis_machine.exchanges.base.book_joins import JoinedBook, amended
-from tardis_machine.exchanges.base.channels import Route, Shaped, keyed, named
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, at, pairs
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, keyed, named
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    at,
+    pairs,
+)
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.base.fields import Sent, buy_unless, optional, required, symbol, time
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_sent,
+    number_or_error,
+    side_unless_sell,
+    symbol,
+    time,
+)
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.exchanges.gate_io import ACKS, ERRORS, REFUSALS, best_shape, updated_best
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import seconds_ms, seconds_us
@@ -48,8 +62,8 @@ _NO_LEVELS: Final = Raw(b"[]")
 class _OldTrade(Struct, gc=False):
     id: int | str
     seconds: str | float = field(name="time")
-    price: Sent = UNSET
-    amount: Sent = UNSET
+    price: JsonNumber = UNSET
+    amount: JsonNumber = UNSET
     side: str | None = field(name="type", default=None)
 
 
@@ -57,10 +71,10 @@ class _OldTrades(Struct, gc=False):
     params: tuple[str, list[_OldTrade]]
 
 
-def _old_trades(making: Making) -> Route:
+def _old_trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldTrades).decode
-    emit = making.emitter.trade
-    seen = Seen[str]()
+    emit = context.emitter.trade
+    seen = BoundedSet[str]()
 
     def trades(line: bytes) -> bool:
         pair, rows = decode(line).params
@@ -72,9 +86,9 @@ def _old_trades(making: Making) -> Route:
             emit(
                 pair,
                 row.id,
-                required(row.price, "trades", "price"),
-                required(row.amount, "trades", "amount"),
-                buy_unless(row.side, "sell"),
+                number_or_error(row.price, "trades", "price"),
+                number_or_error(row.amount, "trades", "amount"),
+                side_unless_sell(row.side, "sell"),
                 seconds_us(row.seconds),
             )
         return True
@@ -92,9 +106,9 @@ class _OldBooks(Struct, gc=False):
     params: tuple[bool, _OldBook, str]
 
 
-def _old_book_changes(making: Making) -> Route:
+def _old_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldBooks).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         is_snapshot, book, pair = decode(line).params
@@ -111,10 +125,10 @@ def _old_book_changes(making: Making) -> Route:
 class _Trade(Struct, gc=False):
     id: int | str | None = None
     symbol: str | None = field(name="currency_pair", default=None)
-    price: Sent = UNSET
-    amount: Sent = UNSET
+    price: JsonNumber = UNSET
+    amount: JsonNumber = UNSET
     side: str | None = None
-    milliseconds: Sent = field(name="create_time_ms", default=UNSET)
+    milliseconds: JsonNumber = field(name="create_time_ms", default=UNSET)
 
 
 class _TradeMessage(Struct, gc=False):
@@ -122,9 +136,9 @@ class _TradeMessage(Struct, gc=False):
     event: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TradeMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         message = decode(line)
@@ -136,17 +150,17 @@ def _trades(making: Making) -> Route:
         emit(
             symbol(row.symbol, "trades"),
             row.id,
-            required(row.price, "trades", "price"),
-            required(row.amount, "trades", "amount"),
-            buy_unless(row.side, "sell"),
+            number_or_error(row.price, "trades", "price"),
+            number_or_error(row.amount, "trades", "amount"),
+            side_unless_sell(row.side, "sell"),
             int(float(row.milliseconds)),
         )
         return True
 
-    return named({"spot.trades": Shaped(trades, _TRADE)})
+    return named({"spot.trades": KernelHandler(trades, _TRADE)})
 
 
-_TRADE: Final = Shape(
+_TRADE: Final = KernelShape(
     emits="trade",
     fields={
         "event": Is(("update",)),
@@ -171,11 +185,11 @@ class _Depth(Struct, gc=False):
     """A REST snapshot, or an update that follows it."""
 
     snapshot_id: int | None = field(name="id", default=None)
-    snapshot_time: Sent = field(name="update", default=UNSET)
+    snapshot_time: JsonNumber = field(name="update", default=UNSET)
     bids: list[_Level] | None = None
     asks: list[_Level] | None = None
     symbol: str | None = field(name="s", default=None)
-    timestamp: Sent = field(name="t", default=UNSET)
+    timestamp: JsonNumber = field(name="t", default=UNSET)
     first_id: int | None = field(name="U", default=None)
     last_id: int | UnsetType | None = field(name="u", default=UNSET)
     new_bids: Raw = field(name="b", default=_NO_LEVELS)
@@ -192,15 +206,15 @@ class _DepthMessage(Struct, gc=False):
     symbol: str | None = None
 
 
-def _joined_book_changes(making: Making) -> Route:
+def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DepthMessage).decode
-    emit = making.emitter.book_change
-    gates = making.emitter.gates()
+    emit = context.emitter.book_change
+    gates = context.emitter.gates()
 
     def made(pair: str) -> JoinedBook[_Depth]:
-        return JoinedBook(pair, "order_book_update", making, gates.of(pair))
+        return JoinedBook(pair, "order_book_update", context, gates.of(pair))
 
-    books = Made(made, lambda book: book.gate.close())
+    books = BoundedDefaultDict(made, lambda book: book.gate.close())
 
     def snapshot(message: _DepthMessage) -> None:
         pair = symbol(message.symbol, "order_book_update")
@@ -233,10 +247,10 @@ def _joined_book_changes(making: Making) -> Route:
             emit(pair, False, row.new_bids, row.new_asks, timestamp)
         return True
 
-    return named({"spot.order_book_update": Shaped(book_changes, _UPDATE, gates)})
+    return named({"spot.order_book_update": KernelHandler(book_changes, _UPDATE, gates)})
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "event": Is(("update",)),
@@ -261,7 +275,7 @@ _UPDATE: Final = Shape(
 
 class _Book(Struct, gc=False):
     topic: str | None = field(name="s", default=None)
-    timestamp: Sent = field(name="t", default=UNSET)
+    timestamp: JsonNumber = field(name="t", default=UNSET)
     full: bool | None = None
     first_id: int | None = field(name="U", default=None)
     last_id: int | None = field(name="u", default=None)
@@ -274,10 +288,10 @@ class _Books(Struct, gc=False):
     event: str | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Books).decode
-    emit = making.emitter.book_change
-    ids = Continuity("obu", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    ids = UpdateIds("obu", checks_ids=context.checks_ids)
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -293,10 +307,10 @@ def _book_changes(making: Making) -> Route:
         emit(pair, bool(book.full), book.bids, book.asks, time(book.timestamp, "obu", "t"))
         return True
 
-    return named({"spot.obu": making.unchecked(book_changes, _CHANGE)})
+    return named({"spot.obu": context.unchecked(book_changes, _CHANGE)})
 
 
-_CHANGE: Final = Shape(
+_CHANGE: Final = KernelShape(
     emits="book_change",
     fields={
         "event": Is(("update",)),
@@ -315,8 +329,8 @@ _CHANGE: Final = Shape(
 )
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         row = updated_best(line)
@@ -325,21 +339,23 @@ def _book_tickers(making: Making) -> Route:
         timestamp = row.milliseconds
         emit(
             symbol(row.symbol, "book_ticker"),
-            optional(row.ask_amount),
-            optional(row.ask_price),
-            optional(row.bid_price),
-            optional(row.bid_amount),
+            number_if_sent(row.ask_amount),
+            number_if_sent(row.ask_price),
+            number_if_sent(row.bid_price),
+            number_if_sent(row.bid_amount),
             None if timestamp is UNSET else time(timestamp, "book_ticker", "t"),
         )
         return True
 
-    return named({"spot.book_ticker": Shaped(book_tickers, _BEST)})
+    return named({"spot.book_ticker": KernelHandler(book_tickers, _BEST)})
 
 
 _BEST: Final = best_shape(BidAmount(text=True), AskAmount(text=True))
 
 
-def _requests(event: str, filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _requests(
+    event: str, filters: Sequence[Filter], session: ConnectionContext
+) -> Iterator[Outgoing]:
     for channel, pair in pairs(filters):
         head = {"time": session.seconds, "channel": f"spot.{channel}", "event": event}
         if channel == "obu":
@@ -348,11 +364,11 @@ def _requests(event: str, filters: Sequence[Filter], session: Session) -> Iterat
             yield head | {"method": f"{channel}.{event}", "payload": [pair]}
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _requests("subscribe", filters, session)
 
 
-def _unsubscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     return _requests("unsubscribe", filters, session)
 
 
@@ -368,7 +384,10 @@ def _native(message: Any) -> list[Filter] | None:
 
 
 def _era(
-    make: Callable[[Making], Route], channel: str, until: int | None = None, key: str = "channel"
+    make: Callable[[MapperContext], ChannelHandlers],
+    channel: str,
+    until: int | None = None,
+    key: str = "channel",
 ) -> Era:
     return Era((Channel(channel, str.upper),), make, until, _DISPATCH[key])
 

@@ -6,14 +6,20 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Seen
+from tardis_machine.bounded import BoundedSet
 from tardis_machine.engine import AMOUNTS_FIRST, Sided
-from tardis_machine.exchanges.base.channels import Part, Route, decoded, named, prefixed
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    SharedDecoder,
+    decoded,
+    named,
+    prefixed,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     either,
     equals,
@@ -21,19 +27,19 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    known_side,
-    nonzero,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_nonzero,
+    number_or_error,
+    side_or_unknown,
     text,
     time,
 )
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, nanos_us
+from tardis_machine.messages.times import TimeValue, nanos_us
 
 _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="buy")
 _TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")
@@ -42,24 +48,24 @@ _TYPED_UNTIL: Final = date("2026-07-24T00:00:00.000Z")
 class _TypedTrade(Struct, gc=False):
     symbol: str
     event_id: str | int | float | UnsetType | None = UNSET
-    timestamp: SentTime = UNSET
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    timestamp: JsonTime = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     side: str | None = None
 
 
-def _typed_trades(making: Making) -> Route:
+def _typed_trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TypedTrade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.symbol,
             text(row.event_id),
-            required(row.price, "trade", "price"),
-            required(row.quantity, "trade", "quantity"),
-            known_side(row.side, "buy", "sell"),
+            number_or_error(row.price, "trade", "price"),
+            number_or_error(row.quantity, "trade", "quantity"),
+            side_or_unknown(row.side, "buy", "sell"),
             time(row.timestamp, "trade", "timestamp"),
         )
         return True
@@ -73,9 +79,9 @@ class _TypedBook(Struct, gc=False):
     auction_events: Raw | UnsetType = UNSET
 
 
-def _typed_book_changes(making: Making) -> Route:
+def _typed_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TypedBook).decode
-    emit = making.emitter.book_rows
+    emit = context.emitter.book_rows
 
     def updates(line: bytes) -> bool:
         book = decode(line)
@@ -92,15 +98,15 @@ class _Message(Struct, gc=False):
 
     event: str | UnsetType | None = field(name="e", default=UNSET)
     symbol: str | UnsetType | None = field(name="s", default=UNSET)
-    nanoseconds: SentTime = field(name="E", default=UNSET)
+    nanoseconds: JsonTime = field(name="E", default=UNSET)
     id: str | int | float | UnsetType | None = field(name="t", default=UNSET)
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="q", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="q", default=UNSET)
     buyer_is_maker: Any = field(name="m", default=None)
     bids: Raw | UnsetType = field(name="b", default=UNSET)
     asks: Raw | UnsetType = field(name="a", default=UNSET)
-    bid_amount: Sent = field(name="B", default=UNSET)
-    ask_amount: Sent = field(name="A", default=UNSET)
+    bid_amount: JsonNumber = field(name="B", default=UNSET)
+    ask_amount: JsonNumber = field(name="A", default=UNSET)
 
 
 _decode: Final = Decoder(_Message).decode
@@ -124,30 +130,30 @@ def _symbol(message: _Message) -> str:
     return str(message.symbol).upper()
 
 
-def _time(message: _Message, channel: str) -> Time:
+def _time(message: _Message, channel: str) -> TimeValue:
     return nanos_us(time(message.nanoseconds, channel, "E"))
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trade(message: _Message) -> bool:
         emit(
             _symbol(message),
             text(message.id),
-            required(message.price, "trade", "p"),
-            required(message.amount, "trade", "q"),
+            number_or_error(message.price, "trade", "p"),
+            number_or_error(message.amount, "trade", "q"),
             "sell" if message.buyer_is_maker else "buy",
             _time(message, "trade"),
         )
         return True
 
-    return named({"trade": Part(_decode, trade)})
+    return named({"trade": SharedDecoder(_decode, trade)})
 
 
-def _book_changes(making: Making) -> Route:
-    emit = making.emitter.book_change
-    known = Seen[str]()
+def _book_changes(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_change
+    known = BoundedSet[str]()
 
     def depth(message: _Message) -> bool:
         symbol = _symbol(message)
@@ -160,32 +166,32 @@ def _book_changes(making: Making) -> Route:
             known.add(symbol)
         return True
 
-    return named({"depth": Part(_decode, depth)})
+    return named({"depth": SharedDecoder(_decode, depth)})
 
 
 def _price(value: Raw | UnsetType) -> str | int | float | None:
-    return None if value is UNSET else nonzero(_decode_number(value))
+    return None if value is UNSET else number_if_nonzero(_decode_number(value))
 
 
-def _book_tickers(making: Making) -> Route:
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(AMOUNTS_FIRST)
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(AMOUNTS_FIRST)
 
     def book_ticker(message: _Message) -> bool:
         emit(
             _symbol(message),
-            nonzero(message.ask_amount),
+            number_if_nonzero(message.ask_amount),
             _price(message.asks),
             _price(message.bids),
-            nonzero(message.bid_amount),
+            number_if_nonzero(message.bid_amount),
             _time(message, "bookTicker"),
         )
         return True
 
-    return named({"bookTicker": Part(_decode, book_ticker)})
+    return named({"bookTicker": SharedDecoder(_decode, book_ticker)})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     streams = [
         f"{symbol.lower()}@{channel}{'@100ms' * (channel == 'depth')}"
         for channel, symbol in pairs(filters)
@@ -208,7 +214,7 @@ def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
     return {**asked, "params": rest} if rest else None
 
 
-def _era(channel: str, make: Callable[[Making], Route]) -> Era:
+def _era(channel: str, make: Callable[[MapperContext], ChannelHandlers]) -> Era:
     return Era((Channel(channel, str.upper),), make, dispatch=_BY_KEYS)
 
 

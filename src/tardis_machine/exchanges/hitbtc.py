@@ -7,19 +7,24 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.engine import Objects
-from tardis_machine.exchanges.base.channels import Handler, Route, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     both,
     equals,
     pairs,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, known_side, required, time_text
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_or_error,
+    side_or_unknown,
+    time_text,
+)
 from tardis_machine.exchanges.base.subscriptions import fields, first_of, subscriptions
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import cut_ms
@@ -35,8 +40,8 @@ _METHODS: Final = {channel: method for method, its in _RECORDED.items() for chan
 
 class _Trade(Struct, gc=False):
     id: int | str | None = None
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     side: str | None = None
     timestamp: str | None = None
 
@@ -50,9 +55,9 @@ class _Trades(Struct, gc=False):
     params: _TradesParams
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         params = decode(line).params
@@ -60,9 +65,9 @@ def _trades(making: Making) -> Route:
             emit(
                 params.symbol,
                 row.id,
-                required(row.price, "updateTrades", "price"),
-                required(row.quantity, "updateTrades", "quantity"),
-                known_side(row.side, "buy", "sell"),
+                number_or_error(row.price, "updateTrades", "price"),
+                number_or_error(row.quantity, "updateTrades", "quantity"),
+                side_or_unknown(row.side, "buy", "sell"),
                 cut_ms(time_text(row.timestamp, "updateTrades", "timestamp")),
             )
         return True
@@ -81,9 +86,9 @@ class _BookMessage(Struct, gc=False):
     params: _Book
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def reading(channel: str, is_snapshot: bool) -> Handler:
         def orderbook(line: bytes) -> bool:
@@ -102,7 +107,7 @@ def _book_changes(making: Making) -> Route:
     )
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     wanted = dict.fromkeys((_METHODS[channel], symbol) for channel, symbol in pairs(filters))
     for number, (method, symbol) in enumerate(wanted, 1):
         yield {"method": method, "params": {"symbol": symbol}, "id": number}
@@ -112,7 +117,7 @@ EXCHANGES: Final = (
     Exchange(
         name="hitbtc",
         types={
-            "trade": always(_trades, "updateTrades"),
+            "trade": one_era(_trades, "updateTrades"),
             "book_change": (
                 Era(
                     (

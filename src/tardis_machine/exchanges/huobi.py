@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder, decode
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import PAIRS, Emitter
 from tardis_machine.engine.shapes import (
     Absent,
@@ -25,34 +25,34 @@ from tardis_machine.engine.shapes import (
     Field,
     Is,
     Items,
+    KernelShape,
     Milliseconds,
     NumberId,
     Object,
     Plain,
     Price,
     Rows,
-    Shape,
     Symbol,
     TakerSide,
 )
 from tardis_machine.exchanges.base.book_joins import amended
 from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
     Handler,
+    KernelHandler,
     Parts,
-    Route,
-    Shaped,
     find,
     keyed,
     prefixed,
 )
 from tardis_machine.exchanges.base.dialect import (
     AnswerError,
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Poller,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     Template,
     at,
     both,
@@ -64,21 +64,21 @@ from tardis_machine.exchanges.base.dialect import (
     present,
 )
 from tardis_machine.exchanges.base.errors import BookGapError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    filled,
-    known_side,
-    nonzero,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_nonzero,
+    number_if_not_empty,
+    number_or_error,
+    side_or_unknown,
     text,
     ticker_time,
     time,
 )
 from tardis_machine.exchanges.base.fields import symbol as required_symbol
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 
 Number = int | float
@@ -88,17 +88,17 @@ _EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
 
 
 def _route(
-    scope: str, maps: Mapping[str, Callable[[str, bytes], bool]], shape: Shape | None = None
-) -> Route:
+    scope: str, maps: Mapping[str, Callable[[str, bytes], bool]], shape: KernelShape | None = None
+) -> ChannelHandlers:
     """Route by names such as market.btcusdt.mbp.150; what is made of one is told its symbol."""
 
-    def route(name: str) -> Handler | Shaped | None:
+    def route(name: str) -> Handler | KernelHandler | None:
         its_scope, _, rest = name.partition(".")
         symbol, _, channel = rest.partition(".")
         for kind, make in maps.items():
             if its_scope == scope and channel.startswith(kind):
                 handler = partial(make, symbol.upper())
-                return handler if shape is None else Shaped(handler, shape)
+                return handler if shape is None else KernelHandler(handler, shape)
         return None
 
     return route
@@ -131,9 +131,9 @@ def _dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
 
 
 class _Trade(Struct, gc=False):
-    price: Sent = UNSET
-    amount: Sent = UNSET
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    price: JsonNumber = UNSET
+    amount: JsonNumber = UNSET
+    timestamp: JsonTime = field(name="ts", default=UNSET)
     id: str | int | float | UnsetType | None = UNSET
     trade_id: str | int | float | UnsetType | None = field(name="tradeId", default=UNSET)
     direction: str | None = None
@@ -147,19 +147,19 @@ class _Trades(Struct, gc=False):
     tick: _TradesTick
 
 
-def _trades(shape: Shape) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
+def _trades(shape: KernelShape) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Trades).decode
-        emit = making.emitter.trade
+        emit = context.emitter.trade
 
         def trades(symbol: str, line: bytes) -> bool:
             for row in decode(line).tick.data:
                 emit(
                     symbol,
                     text(row.id if row.trade_id is UNSET else row.trade_id),
-                    required(row.price, "trade", "price"),
-                    required(row.amount, "trade", "amount"),
-                    known_side(row.direction, "buy", "sell"),
+                    number_or_error(row.price, "trade", "price"),
+                    number_or_error(row.amount, "trade", "amount"),
+                    side_or_unknown(row.direction, "buy", "sell"),
                     time(row.timestamp, "trade", "ts"),
                 )
             return True
@@ -169,7 +169,7 @@ def _trades(shape: Shape) -> Callable[[Making], Route]:
     return make
 
 
-def _trades_shape(ids: Mapping[str, Field]) -> Shape:
+def _trades_shape(ids: Mapping[str, Field]) -> KernelShape:
     row: dict[str, Field] = {
         **ids,
         "ts": Milliseconds(),
@@ -177,7 +177,7 @@ def _trades_shape(ids: Mapping[str, Field]) -> Shape:
         "price": Price(),
         "direction": TakerSide(buy="buy", sell="sell"),
     }
-    return Shape(emits="trade", fields={"ch": _SYMBOL, "tick": Object({"data": Rows(row)})})
+    return KernelShape(emits="trade", fields={"ch": _SYMBOL, "tick": Object({"data": Rows(row)})})
 
 
 _TRADES: Final = _trades_shape({"id": Plain(), "tradeId": NumberId()})
@@ -192,13 +192,13 @@ class _Depth(Struct, gc=False):
 
 class _DepthMessage(Struct, gc=False):
     tick: _Depth
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
     update: Any = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DepthMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def depth(symbol: str, line: bytes) -> bool:
         message = decode(line)
@@ -213,7 +213,7 @@ def _book_changes(making: Making) -> Route:
     return _route("market", {"depth.": depth}, _UPDATES)
 
 
-_UPDATES: Final = Shape(
+_UPDATES: Final = KernelShape(
     emits="book_change",
     fields={
         "ch": _SYMBOL,
@@ -233,7 +233,7 @@ class _Update(Struct, gc=False):
 
 class _UpdateMessage(Struct, gc=False):
     tick: _Update
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 _Levels = list[list[str | Number | None]]
@@ -247,7 +247,7 @@ class _Snapshot(Struct, gc=False):
 
 class _SnapshotMessage(Struct, gc=False):
     data: _Snapshot | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 class _RequestedBook:
@@ -260,12 +260,12 @@ class _RequestedBook:
         self.kept: deque[_Update] = deque(maxlen=20)
 
 
-def _requested_book_changes(making: Making) -> Route:
+def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_UpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
-    emit = making.emitter.book_change
-    books = Made[str, _RequestedBook](lambda _: _RequestedBook())
-    continuity = Continuity("mbp", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    books = BoundedDefaultDict[str, _RequestedBook](lambda _: _RequestedBook())
+    continuity = UpdateIds("mbp", checks_ids=context.checks_ids)
 
     def update(symbol: str, line: bytes) -> bool:
         if not line.startswith(_MARKET) and find(line, ("rep",)) is not None:
@@ -276,7 +276,7 @@ def _requested_book_changes(making: Making) -> Route:
         if book.snapshot_id is None:
             book.kept.append(tick)
             return True
-        if making.checks_ids and tick.last_id <= book.snapshot_id:
+        if context.checks_ids and tick.last_id <= book.snapshot_id:
             return True
         if not continuity.follow(symbol, tick.previous_id, tick.last_id):
             return True
@@ -292,7 +292,7 @@ def _requested_book_changes(making: Making) -> Route:
             return True
         book = books[symbol]
         newer = [each for each in book.kept if each.previous_id >= content.last_id]
-        if newer and making.checks_ids and newer[0].previous_id != content.last_id:
+        if newer and context.checks_ids and newer[0].previous_id != content.last_id:
             ids = f"{newer[0].previous_id} to {newer[0].last_id}"
             raise BookGapError("mbp", symbol, content.last_id, ids)
         emit(
@@ -310,29 +310,29 @@ def _requested_book_changes(making: Making) -> Route:
 
 
 class _Best(Struct, gc=False):
-    bid: Sent = UNSET
-    bid_size: Sent = field(name="bidSize", default=UNSET)
-    ask: Sent = UNSET
-    ask_size: Sent = field(name="askSize", default=UNSET)
-    timestamp: SentTime = field(name="quoteTime", default=UNSET)
+    bid: JsonNumber = UNSET
+    bid_size: JsonNumber = field(name="bidSize", default=UNSET)
+    ask: JsonNumber = UNSET
+    ask_size: JsonNumber = field(name="askSize", default=UNSET)
+    timestamp: JsonTime = field(name="quoteTime", default=UNSET)
 
 
 class _BestMessage(Struct, gc=False):
     tick: _Best
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BestMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def bbo(symbol: str, line: bytes) -> bool:
         row = decode(line).tick
         emit(
             symbol,
-            nonzero(row.ask_size),
-            nonzero(row.ask),
-            nonzero(row.bid),
-            nonzero(row.bid_size),
+            number_if_nonzero(row.ask_size),
+            number_if_nonzero(row.ask),
+            number_if_nonzero(row.bid),
+            number_if_nonzero(row.bid_size),
             time(row.timestamp, "bbo", "quoteTime"),
         )
         return True
@@ -340,7 +340,7 @@ def _book_tickers(making: Making) -> Route:
     return _route("market", {"bbo": bbo}, _BEST)
 
 
-_BEST: Final = Shape(
+_BEST: Final = KernelShape(
     emits="book_ticker",
     fields={
         "ch": _SYMBOL,
@@ -360,16 +360,16 @@ _BEST: Final = Shape(
 class _DmBest(Struct, gc=False):
     bid: list[str | Number | None] | None = None
     ask: list[str | Number | None] | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 class _DmBestMessage(Struct, gc=False):
     tick: _DmBest
 
 
-def _dm_book_tickers(making: Making) -> Route:
+def _dm_book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DmBestMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def bbo(symbol: str, line: bytes) -> bool:
         row = decode(line).tick
@@ -377,10 +377,10 @@ def _dm_book_tickers(making: Making) -> Route:
         ask, ask_amount, *_ = row.ask or (None, None)
         emit(
             symbol,
-            nonzero(ask_amount),
-            nonzero(ask),
-            nonzero(bid),
-            nonzero(bid_amount),
+            number_if_nonzero(ask_amount),
+            number_if_nonzero(ask),
+            number_if_nonzero(bid),
+            number_if_nonzero(bid_amount),
             time(row.timestamp, "bbo", "ts"),
         )
         return True
@@ -388,7 +388,7 @@ def _dm_book_tickers(making: Making) -> Route:
     return _route("market", {"bbo": bbo}, _DM_BEST)
 
 
-_DM_BEST: Final = Shape(
+_DM_BEST: Final = KernelShape(
     emits="book_ticker",
     fields={
         "ch": _SYMBOL,
@@ -404,51 +404,51 @@ _DM_BEST: Final = Shape(
 
 
 class _Basis(Struct, gc=False):
-    index_price: Sent = UNSET
-    contract_price: Sent = UNSET
+    index_price: JsonNumber = UNSET
+    contract_price: JsonNumber = UNSET
 
 
 class _BasisMessage(Struct, gc=False):
     tick: _Basis
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 class _OpenInterest(Struct, gc=False):
-    volume: Sent = UNSET
+    volume: JsonNumber = UNSET
     contract_code: str | None = None
 
 
 class _OpenInterestMessage(Struct, gc=False):
     data: list[_OpenInterest]
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 class _Funding(Struct, gc=False):
     symbol: str | None = field(name="contract_code", default=None)
-    funding_rate: Sent = UNSET
-    estimated_rate: Sent = UNSET
-    settlement_time: SentTime = UNSET
+    funding_rate: JsonNumber = UNSET
+    estimated_rate: JsonNumber = UNSET
+    settlement_time: JsonTime = UNSET
 
 
 class _FundingMessage(Struct, gc=False):
     data: list[_Funding] = []
     op: str | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode_basis = Decoder(_BasisMessage).decode
     decode_interest = Decoder(_OpenInterestMessage).decode
     decode_funding = Decoder(_FundingMessage).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
     def basis(symbol: str, line: bytes) -> bool:
         message = decode_basis(line)
         emit(
             symbol,
             ticker_time(message.timestamp),
-            last_price=required(message.tick.contract_price, "basis", "contract_price"),
-            index_price=required(message.tick.index_price, "basis", "index_price"),
+            last_price=number_or_error(message.tick.contract_price, "basis", "contract_price"),
+            index_price=number_or_error(message.tick.index_price, "basis", "index_price"),
         )
         return True
 
@@ -458,7 +458,7 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             symbol,
             ticker_time(message.timestamp),
-            open_interest=required(row.volume, "open_interest", "volume"),
+            open_interest=number_or_error(row.volume, "open_interest", "volume"),
         )
         return True
 
@@ -470,9 +470,11 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             required_symbol(row.symbol, "funding_rate"),
             ticker_time(message.timestamp),
-            funding_rate=required(row.funding_rate, "funding_rate", "funding_rate"),
+            funding_rate=number_or_error(row.funding_rate, "funding_rate", "funding_rate"),
             funding_timestamp=time(row.settlement_time, "funding_rate", "settlement_time"),
-            predicted_funding_rate=required(row.estimated_rate, "funding_rate", "estimated_rate"),
+            predicted_funding_rate=number_or_error(
+                row.estimated_rate, "funding_rate", "estimated_rate"
+            ),
         )
         return True
 
@@ -484,9 +486,9 @@ def _derivative_tickers(making: Making) -> Route:
 class _Liquidation(Struct, gc=False):
     contract_code: str
     direction: str | None = None
-    price: Sent = UNSET
-    volume: Sent = UNSET
-    timestamp: SentTime = field(name="created_at", default=UNSET)
+    price: JsonNumber = UNSET
+    volume: JsonNumber = UNSET
+    timestamp: JsonTime = field(name="created_at", default=UNSET)
 
 
 class _Liquidations(Struct, gc=False):
@@ -504,19 +506,21 @@ class _Contracts(Struct, gc=False):
     data: list[_Contract] = []
 
 
-def _emit_liquidations(line: bytes, making: Making, symbol_of: Callable[[str], str | None]) -> bool:
+def _emit_liquidations(
+    line: bytes, context: MapperContext, symbol_of: Callable[[str], str | None]
+) -> bool:
     message = _decode_liquidations(line)
     if message.op != "notify":
         return False
     for row in message.data:
         symbol = symbol_of(row.contract_code)
         if symbol is not None:
-            making.emitter.liquidation(
+            context.emitter.liquidation(
                 symbol,
                 None,
-                required(row.price, "liquidation_orders", "price"),
-                required(row.volume, "liquidation_orders", "volume"),
-                known_side(row.direction, "buy", "sell"),
+                number_or_error(row.price, "liquidation_orders", "price"),
+                number_or_error(row.volume, "liquidation_orders", "volume"),
+                side_or_unknown(row.direction, "buy", "sell"),
                 time(row.timestamp, "liquidation_orders", "created_at"),
             )
     return True
@@ -525,9 +529,9 @@ def _emit_liquidations(line: bytes, making: Making, symbol_of: Callable[[str], s
 _decode_liquidations: Final = Decoder(_Liquidations).decode
 
 
-def _liquidations(making: Making) -> Route:
+def _liquidations(context: MapperContext) -> ChannelHandlers:
     def liquidations(_: str, line: bytes) -> bool:
-        return _emit_liquidations(line, making, str)
+        return _emit_liquidations(line, context, str)
 
     return _route("public", {"liquidation_orders": liquidations})
 
@@ -541,10 +545,10 @@ _SUFFIXES: Final = {
 _TYPES: Final = {suffix: contract_type for contract_type, suffix in _SUFFIXES.items()}
 
 
-def _futures_liquidations(making: Making) -> Route:
+def _futures_liquidations(context: MapperContext) -> ChannelHandlers:
     """Liquidations name contracts (BTC200703); which is BTC_CW at the time, contract_info tells."""
     decode = Decoder(_Contracts).decode
-    symbols = Known[str, str]()
+    symbols = BoundedDict[str, str]()
 
     def contracts(_: str, line: bytes) -> bool:
         for row in decode(line).data:
@@ -553,14 +557,14 @@ def _futures_liquidations(making: Making) -> Route:
         return False
 
     def liquidations(_: str, line: bytes) -> bool:
-        return _emit_liquidations(line, making, symbols.get)
+        return _emit_liquidations(line, context, symbols.get)
 
     return _route("public", {"liquidation_orders": liquidations, "contract_info": contracts})
 
 
 class _Index(Struct, gc=False):
     symbol: str
-    index_price: Sent = UNSET
+    index_price: JsonNumber = UNSET
 
 
 class _IndexMessage(Struct, gc=False):
@@ -570,22 +574,22 @@ class _IndexMessage(Struct, gc=False):
 class _MarketIndex(Struct, gc=False):
     symbol: str = field(name="contract_code")
     option_right_type: str | None = None
-    iv_ask_one: Sent = UNSET
-    iv_bid_one: Sent = UNSET
-    iv_mark_price: Sent = UNSET
-    delta: Sent = UNSET
-    gamma: Sent = UNSET
-    theta: Sent = UNSET
-    vega: Sent = UNSET
-    ask_one: Sent = UNSET
-    bid_one: Sent = UNSET
-    last_price: Sent = UNSET
-    mark_price: Sent = UNSET
+    iv_ask_one: JsonNumber = UNSET
+    iv_bid_one: JsonNumber = UNSET
+    iv_mark_price: JsonNumber = UNSET
+    delta: JsonNumber = UNSET
+    gamma: JsonNumber = UNSET
+    theta: JsonNumber = UNSET
+    vega: JsonNumber = UNSET
+    ask_one: JsonNumber = UNSET
+    bid_one: JsonNumber = UNSET
+    last_price: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
 
 
 class _MarketIndexMessage(Struct, gc=False):
     data: _MarketIndex
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 def _underlying(symbol: str) -> str:
@@ -598,28 +602,28 @@ def _option(name: str) -> Option:
     return Option(name, "put" if kind == "P" else "call", strike, expiration(expiry, "%y%m%d"))
 
 
-def _positive(value: Sent) -> str | Number | None:
-    number = nonzero(value)
+def _positive(value: JsonNumber) -> str | Number | None:
+    number = number_if_nonzero(value)
     return None if number is None or float(number) < 0 else number
 
 
-def _option_summaries(making: Making) -> Route:
+def _option_summaries(context: MapperContext) -> ChannelHandlers:
     decode_interest = Decoder(_OpenInterestMessage).decode
     decode_index = Decoder(_IndexMessage).decode
     decode = Decoder(_MarketIndexMessage).decode
-    emit = making.emitter.option_summary
+    emit = context.emitter.option_summary
     options = Options("option_market_index", _option)
-    interests = Known[str | None, str | Number | None]()
-    indexes = Known[str, str | Number | None]()
+    interests = BoundedDict[str | None, str | Number | None]()
+    indexes = BoundedDict[str, str | Number | None]()
 
     def open_interest(_: str, line: bytes) -> bool:
         for row in decode_interest(line).data:
-            interests[row.contract_code] = filled(row.volume)
+            interests[row.contract_code] = number_if_not_empty(row.volume)
         return True
 
     def option_index(_: str, line: bytes) -> bool:
         row = decode_index(line).data
-        indexes[row.symbol] = filled(row.index_price)
+        indexes[row.symbol] = number_if_not_empty(row.index_price)
         return True
 
     def market_index(_: str, line: bytes) -> bool:
@@ -634,18 +638,18 @@ def _option_summaries(making: Making) -> Route:
             option_type=option_type,
             strike_price=option.strike_price,
             expiration_date=option.expiration,
-            best_bid_price=nonzero(row.bid_one),
-            best_bid_iv=nonzero(row.iv_bid_one),
-            best_ask_price=nonzero(row.ask_one),
-            best_ask_iv=nonzero(row.iv_ask_one),
-            last_price=nonzero(row.last_price),
+            best_bid_price=number_if_nonzero(row.bid_one),
+            best_bid_iv=number_if_nonzero(row.iv_bid_one),
+            best_ask_price=number_if_nonzero(row.ask_one),
+            best_ask_iv=number_if_nonzero(row.iv_ask_one),
+            last_price=number_if_nonzero(row.last_price),
             open_interest=interests.get(row.symbol),
             mark_price=_positive(row.mark_price),
-            mark_iv=nonzero(row.iv_mark_price),
-            delta=nonzero(row.delta),
-            gamma=nonzero(row.gamma),
-            vega=nonzero(row.vega),
-            theta=nonzero(row.theta),
+            mark_iv=number_if_nonzero(row.iv_mark_price),
+            delta=number_if_nonzero(row.delta),
+            gamma=number_if_nonzero(row.gamma),
+            vega=number_if_nonzero(row.vega),
+            theta=number_if_nonzero(row.theta),
             underlying_price=indexes.get(underlying),
             underlying_index=underlying,
         )
@@ -694,12 +698,12 @@ _DM_SUFFIXES: Final = {
 _SPOT_SUFFIXES: Final = {"trade": ".detail", "depth": ".step0", "mbp": ".400"}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in pairs(filters):
         yield {"id": "1", "sub": f"market.{symbol}.{channel}{_SPOT_SUFFIXES.get(channel, '')}"}
 
 
-def _dm_subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _dm_subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in pairs(filters):
         if channel in _NOTIFIED:
             yield {"op": "sub", "cid": "1", "topic": f"public.{symbol}.{channel}"}
@@ -838,7 +842,9 @@ def _coin(symbol: str) -> str:
 
 
 def _era(
-    make: Callable[[Making], Route], *channels: str, spell: Callable[[str], str] = str.upper
+    make: Callable[[MapperContext], ChannelHandlers],
+    *channels: str,
+    spell: Callable[[str], str] = str.upper,
 ) -> tuple[Era]:
     return (Era(tuple(Channel(name, spell) for name in channels), make),)
 
@@ -883,7 +889,7 @@ EXCHANGES: Final = (
             heartbeats=_is_heartbeat,
             errors=_is_error,
             refusals=_is_unknown_symbol,
-            snapshots=(Snapshot(deltas="mbp", request=_request_book),),
+            snapshots=(SnapshotRequest(deltas="mbp", request=_request_book),),
             quiet=frozenset(("trade",)),
         ),
         subscriptions=_subscriptions,

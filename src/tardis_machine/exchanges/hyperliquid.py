@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Made
+from tardis_machine.bounded import BoundedDefaultDict
 from tardis_machine.engine import BID_FIRST, LOCAL_TIME, Objects
 from tardis_machine.engine.shapes import (
     Absent,
@@ -20,31 +20,31 @@ from tardis_machine.engine.shapes import (
     Field,
     Is,
     Items,
+    KernelShape,
     Milliseconds,
     NumberId,
     Object,
     Price,
     Rows,
-    Shape,
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     equals,
     pairs,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    optional,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_sent,
+    number_or_error,
     side,
     text,
     time,
@@ -66,9 +66,9 @@ def _coin(symbol: str) -> str:
 class _Trade(Struct, gc=False):
     coin: str
     side: str | None = None
-    price: Sent = field(name="px", default=UNSET)
-    amount: Sent = field(name="sz", default=UNSET)
-    timestamp: SentTime = field(name="time", default=UNSET)
+    price: JsonNumber = field(name="px", default=UNSET)
+    amount: JsonNumber = field(name="sz", default=UNSET)
+    timestamp: JsonTime = field(name="time", default=UNSET)
     id: str | int | float | UnsetType | None = field(name="tid", default=UNSET)
 
 
@@ -76,11 +76,11 @@ class _Trades(Struct, gc=False):
     data: list[_Trade]
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
-    gates = making.emitter.gates()
-    known = Made(gates.of, lambda gate: gate.close())
+    emit = context.emitter.trade
+    gates = context.emitter.gates()
+    known = BoundedDefaultDict(gates.of, lambda gate: gate.close())
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
@@ -92,17 +92,17 @@ def _trades(making: Making) -> Route:
             emit(
                 row.coin.upper(),
                 text(row.id),
-                required(row.price, "trades", "px"),
-                required(row.amount, "trades", "sz"),
+                number_or_error(row.price, "trades", "px"),
+                number_or_error(row.amount, "trades", "sz"),
                 side(row.side, "B"),
                 time(row.timestamp, "trades", "time"),
             )
         return True
 
-    return named({"trades": Shaped(trades, _TRADES, gates)})
+    return named({"trades": KernelHandler(trades, _TRADES, gates)})
 
 
-_TRADES: Final = Shape(
+_TRADES: Final = KernelShape(
     emits="trade",
     fields={
         "data": Rows(
@@ -122,7 +122,7 @@ _TRADES: Final = Shape(
 class _Book(Struct, gc=False):
     coin: str
     levels: tuple[Raw, Raw]
-    timestamp: SentTime = field(name="time", default=UNSET)
+    timestamp: JsonTime = field(name="time", default=UNSET)
     fast: bool | None = None
 
 
@@ -133,52 +133,54 @@ class _BookMessage(Struct, gc=False):
 _decode_book: Final = Decoder(_BookMessage).decode
 
 
-def _emit_book(making: Making, book: _Book) -> bool:
+def _emit_book(context: MapperContext, book: _Book) -> bool:
     bids, asks = book.levels
     timestamp = time(book.timestamp, "l2Book", "time")
-    making.emitter.book_change(book.coin.upper(), True, bids, asks, timestamp, _LEVELS)
+    context.emitter.book_change(book.coin.upper(), True, bids, asks, timestamp, _LEVELS)
     return True
 
 
-def _book_shape(fast: Field) -> Shape:
+def _book_shape(fast: Field) -> KernelShape:
     book: dict[str, Field] = {
         "coin": _SYMBOL,
         "time": Milliseconds(),
         "levels": Items((Bids(_LEVELS), Asks(_LEVELS))),
         "fast": fast,
     }
-    return Shape(emits="book_snapshot", fields={"data": Object(book)})
+    return KernelShape(emits="book_snapshot", fields={"data": Object(book)})
 
 
 _BOOK: Final = _book_shape(Absent())
 _MARKED_BOOK: Final = _book_shape(Is((True,)))
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     def book(line: bytes) -> bool:
-        return _emit_book(making, _decode_book(line).data)
+        return _emit_book(context, _decode_book(line).data)
 
-    return named({"l2Book": Shaped(book, _BOOK)})
+    return named({"l2Book": KernelHandler(book, _BOOK)})
 
 
-def _fast_book_changes(making: Making) -> Route:
+def _fast_book_changes(context: MapperContext) -> ChannelHandlers:
     """Take the books that come faster: under their own name, or marked among the others."""
 
     def marked(line: bytes) -> bool:
         book = _decode_book(line).data
-        return bool(book.fast) and _emit_book(making, book)
+        return bool(book.fast) and _emit_book(context, book)
 
     def fast(line: bytes) -> bool:
-        return _emit_book(making, _decode_book(line).data)
+        return _emit_book(context, _decode_book(line).data)
 
-    return named({"fastBook": Shaped(fast, _BOOK), "l2Book": Shaped(marked, _MARKED_BOOK)})
+    return named(
+        {"fastBook": KernelHandler(fast, _BOOK), "l2Book": KernelHandler(marked, _MARKED_BOOK)}
+    )
 
 
 class _Context(Struct, gc=False):
-    funding: Sent = UNSET
-    open_interest: Sent = field(name="openInterest", default=UNSET)
-    oracle_price: Sent = field(name="oraclePx", default=UNSET)
-    mark_price: Sent = field(name="markPx", default=UNSET)
+    funding: JsonNumber = UNSET
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
+    oracle_price: JsonNumber = field(name="oraclePx", default=UNSET)
+    mark_price: JsonNumber = field(name="markPx", default=UNSET)
 
 
 class _AssetContext(Struct, gc=False):
@@ -190,35 +192,35 @@ class _AssetContextMessage(Struct, gc=False):
     data: _AssetContext
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_AssetContextMessage).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
 
-    def context(line: bytes) -> bool:
+    def asset_context(line: bytes) -> bool:
         message = decode(line).data
         row = message.ctx
         emit(
             message.coin.upper(),
             LOCAL_TIME,
-            open_interest=optional(row.open_interest),
-            funding_rate=optional(row.funding),
-            index_price=optional(row.oracle_price),
-            mark_price=optional(row.mark_price),
+            open_interest=number_if_sent(row.open_interest),
+            funding_rate=number_if_sent(row.funding),
+            index_price=number_if_sent(row.oracle_price),
+            mark_price=number_if_sent(row.mark_price),
         )
         return True
 
-    return named({"activeAssetCtx": context})
+    return named({"activeAssetCtx": asset_context})
 
 
 class _Best(Struct, gc=False):
-    price: Sent = field(name="px", default=UNSET)
-    amount: Sent = field(name="sz", default=UNSET)
+    price: JsonNumber = field(name="px", default=UNSET)
+    amount: JsonNumber = field(name="sz", default=UNSET)
 
 
 class _Quote(Struct, gc=False):
     coin: str
     bbo: list[_Best | None]
-    timestamp: SentTime = field(name="time", default=UNSET)
+    timestamp: JsonTime = field(name="time", default=UNSET)
 
 
 class _QuoteMessage(Struct, gc=False):
@@ -229,13 +231,13 @@ def _best(row: _Quote, index: int) -> tuple[Any, Any]:
     level = row.bbo[index] if index < len(row.bbo) else None
     if level is None:  # that side of the book is empty
         return None, None
-    return required(level.price, "bbo", "px"), required(level.amount, "bbo", "sz")
+    return number_or_error(level.price, "bbo", "px"), number_or_error(level.amount, "bbo", "sz")
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_QuoteMessage).decode
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(BID_FIRST)
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(BID_FIRST)
 
     def quote(line: bytes) -> bool:
         row = decode(line).data
@@ -245,10 +247,10 @@ def _book_tickers(making: Making) -> Route:
         emit(row.coin.upper(), ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return True
 
-    return named({"bbo": Shaped(quote, _QUOTE)})
+    return named({"bbo": KernelHandler(quote, _QUOTE)})
 
 
-_QUOTE: Final = Shape(
+_QUOTE: Final = KernelShape(
     emits="book_ticker",
     fields={
         "data": Object(
@@ -267,7 +269,7 @@ _QUOTE: Final = Shape(
 )
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, coin in pairs(filters):
         wanted: dict[str, Any] = {"coin": coin, "type": channel}
         if channel == "fastBook":
@@ -285,7 +287,9 @@ def _subscriptions(message: Any) -> list[Filter] | None:
     return [Filter(channel, () if coin is None else (coin,))]
 
 
-def _era(channel: str, make: Callable[[Making], Route], until: int | None = None) -> Era:
+def _era(
+    channel: str, make: Callable[[MapperContext], ChannelHandlers], until: int | None = None
+) -> Era:
     return Era((Channel(channel, _coin),), make, until)
 
 

@@ -19,35 +19,47 @@ from tardis_machine.engine.shapes import (
     Is,
     Iso,
     Items,
+    KernelShape,
     NumberId,
     Object,
     Plain,
     Price,
     Rows,
     Seconds,
-    Shape,
     Single,
     Symbol,
     TakerSide,
     Whole,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, arrays, named, prefixed
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    KernelHandler,
+    arrays,
+    named,
+    prefixed,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     both,
     either,
     equals,
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.base.fields import Sent, nonzero, required, side, symbol
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_nonzero,
+    number_or_error,
+    side,
+    symbol,
+)
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, parse_ms, parse_us, seconds_us
+from tardis_machine.messages.times import TimeValue, parse_ms, parse_us, seconds_us
 
 _VERSION_2: Final = date("2026-07-10")
 _NO_LEVELS: Final = Raw(b"[]")
@@ -59,9 +71,9 @@ _Text = str | int | float | None
 _PRICE, _AMOUNT, _TIME, _SIDE = range(4)
 
 
-def _trades_1(making: Making) -> Route:
+def _trades_1(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(tuple[int, list[list[_Text]], str, str]).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         _, rows, _, pair = decode(line)
@@ -79,10 +91,10 @@ def _trades_1(making: Making) -> Route:
                 raise MapperError("trade", "a trade without price, amount, time, side") from None
         return True
 
-    return named({"trade": Shaped(trades, _TRADES_1)}, " ")
+    return named({"trade": KernelHandler(trades, _TRADES_1)}, " ")
 
 
-_TRADES_1: Final = Shape(
+_TRADES_1: Final = KernelShape(
     emits="trade",
     fields=(
         Whole(),
@@ -118,7 +130,7 @@ _LEVELS_1: Final = Positions(_PRICE, _AMOUNT)
 _TWO_SIDED: Final = 5
 
 
-def _latest(*sides: _Levels1) -> Time | None:
+def _latest(*sides: _Levels1) -> TimeValue | None:
     """Return the latest time of the levels; None if there are none."""
     try:
         latest = max((float(row[_TIME] or 0) for each in sides for row in each), default=None)
@@ -127,9 +139,9 @@ def _latest(*sides: _Levels1) -> Time | None:
     return None if latest is None else seconds_us(latest)
 
 
-def _book_changes_1(making: Making) -> Route:
+def _book_changes_1(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(list[int | str | _Sides1 | None]).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -150,11 +162,11 @@ def _book_changes_1(making: Making) -> Route:
         emit(pair, is_snapshot, bids, asks, _latest(bids, asks), _LEVELS_1)
         return True
 
-    shaped = Shaped(book_changes, _UPDATE_1)
+    shaped = KernelHandler(book_changes, _UPDATE_1)
     return lambda name: shaped if name.startswith("book") else None
 
 
-_UPDATE_1: Final = Shape(
+_UPDATE_1: Final = KernelShape(
     emits="book_change",
     fields=(
         Whole(),
@@ -172,27 +184,27 @@ _UPDATE_1: Final = Shape(
 )
 
 
-def _book_tickers_1(making: Making) -> Route:
+def _book_tickers_1(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(tuple[int, tuple[_Text, _Text, _Text, _Text, _Text], str, str]).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         _, (bid, ask, seconds, bid_amount, ask_amount), _, pair = decode(line)
         if float(seconds or 0):  # a pair that was never quoted has no time
             emit(
                 pair,
-                nonzero(ask_amount),
-                nonzero(ask),
-                nonzero(bid),
-                nonzero(bid_amount),
+                number_if_nonzero(ask_amount),
+                number_if_nonzero(ask),
+                number_if_nonzero(bid),
+                number_if_nonzero(bid_amount),
                 seconds_us(seconds or 0),
             )
         return True
 
-    return named({"spread": Shaped(book_tickers, _SPREAD)}, " ")
+    return named({"spread": KernelHandler(book_tickers, _SPREAD)}, " ")
 
 
-_SPREAD: Final = Shape(
+_SPREAD: Final = KernelShape(
     emits="book_ticker",
     fields=(
         Whole(),
@@ -216,8 +228,8 @@ _SPREAD: Final = Shape(
 
 class _Trade2(Struct, gc=False):
     symbol: str
-    price: Sent
-    amount: Sent = field(name="qty")
+    price: JsonNumber
+    amount: JsonNumber = field(name="qty")
     timestamp: str
     id: int | str | None = field(name="trade_id", default=None)
     side: str | None = None
@@ -228,9 +240,9 @@ class _Trades2(Struct, gc=False):
     type: str | None = None
 
 
-def _trades_2(making: Making) -> Route:
+def _trades_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades2).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         message = decode(line)
@@ -240,17 +252,17 @@ def _trades_2(making: Making) -> Route:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "trade", "price"),
-                required(row.amount, "trade", "qty"),
+                number_or_error(row.price, "trade", "price"),
+                number_or_error(row.amount, "trade", "qty"),
                 side(row.side, "buy"),
                 parse_us(row.timestamp),
             )
         return True
 
-    return named({"trade": Shaped(trades, _TRADES_2)})
+    return named({"trade": KernelHandler(trades, _TRADES_2)})
 
 
-_TRADES_2: Final = Shape(
+_TRADES_2: Final = KernelShape(
     emits="trade",
     fields={
         "type": Is(("update",)),
@@ -283,9 +295,9 @@ class _Books2(Struct, gc=False):
 _LEVELS_2: Final = Objects("price", "qty")
 
 
-def _book_changes_2(making: Making) -> Route:
+def _book_changes_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Books2).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -295,10 +307,10 @@ def _book_changes_2(making: Making) -> Route:
             emit(row.symbol, is_snapshot, row.bids, row.asks, time, _LEVELS_2)
         return True
 
-    return named({"book": Shaped(book_changes, _UPDATE_2)})
+    return named({"book": KernelHandler(book_changes, _UPDATE_2)})
 
 
-_UPDATE_2: Final = Shape(
+_UPDATE_2: Final = KernelShape(
     emits="book_change",
     fields={
         "type": Is(("update",)),
@@ -316,10 +328,10 @@ _UPDATE_2: Final = Shape(
 
 class _Ticker2(Struct, gc=False):
     symbol: str | None = None
-    bid: Sent = UNSET
-    bid_amount: Sent = field(name="bid_qty", default=UNSET)
-    ask: Sent = UNSET
-    ask_amount: Sent = field(name="ask_qty", default=UNSET)
+    bid: JsonNumber = UNSET
+    bid_amount: JsonNumber = field(name="bid_qty", default=UNSET)
+    ask: JsonNumber = UNSET
+    ask_amount: JsonNumber = field(name="ask_qty", default=UNSET)
     timestamp: str | UnsetType | None = UNSET
 
 
@@ -327,9 +339,9 @@ class _Tickers2(Struct, gc=False):
     data: list[_Ticker2]
 
 
-def _book_tickers_2(making: Making) -> Route:
+def _book_tickers_2(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Tickers2).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         for row in decode(line).data:
@@ -339,18 +351,18 @@ def _book_tickers_2(making: Making) -> Route:
             if row.timestamp is not None and parse_ms(row.timestamp):
                 emit(
                     symbol(row.symbol, "ticker"),
-                    nonzero(row.ask_amount),
-                    nonzero(row.ask),
-                    nonzero(row.bid),
-                    nonzero(row.bid_amount),
+                    number_if_nonzero(row.ask_amount),
+                    number_if_nonzero(row.ask),
+                    number_if_nonzero(row.bid),
+                    number_if_nonzero(row.bid_amount),
                     parse_us(row.timestamp),
                 )
         return True
 
-    return named({"ticker": Shaped(book_tickers, _TICKERS_2)})
+    return named({"ticker": KernelHandler(book_tickers, _TICKERS_2)})
 
 
-_TICKERS_2: Final = Shape(
+_TICKERS_2: Final = KernelShape(
     emits="book_ticker",
     fields={
         "data": Rows(
@@ -374,7 +386,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         params: dict[str, Any] = {"channel": each.channel}
         if each.channel != "instrument":
@@ -401,7 +413,8 @@ _V2: Final = prefixed(b'{"channel":"', "channel")
 
 
 def _eras(
-    first: tuple[str, Callable[[Making], Route]], second: tuple[str, Callable[[Making], Route]]
+    first: tuple[str, Callable[[MapperContext], ChannelHandlers]],
+    second: tuple[str, Callable[[MapperContext], ChannelHandlers]],
 ) -> tuple[Era, Era]:
     return (
         Era((Channel(first[0]),), first[1], _VERSION_2, _V1),

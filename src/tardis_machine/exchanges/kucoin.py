@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import PAIRS, Levels
 from tardis_machine.engine.shapes import (
     Amount,
@@ -18,7 +18,7 @@ from tardis_machine.engine.shapes import (
     BidAmount,
     BidPrice,
     Bids,
-    Gate,
+    KernelShape,
     LastId,
     LevelText,
     Milliseconds,
@@ -26,35 +26,42 @@ from tardis_machine.engine.shapes import (
     Nonzero,
     Object,
     Price,
-    Shape,
     Symbol,
     TakerSide,
     TextId,
+    UpdateGate,
 )
 from tardis_machine.exchanges.base.book_joins import JoinedBook, amended, spliced
-from tardis_machine.exchanges.base.channels import Handler, Part, Route, Shaped, keyed, named
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    Handler,
+    KernelHandler,
+    SharedDecoder,
+    keyed,
+    named,
+)
 from tardis_machine.exchanges.base.dialect import (
     AnswerError,
+    ConnectionContext,
     Dialect,
     Discovery,
     Endpoint,
     Outgoing,
     Poller,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     chunks,
     equals,
     generated,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    buy_unless,
-    filled,
-    given,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_not_empty,
+    number_if_not_null,
+    number_or_error,
+    side_unless_sell,
     ticker_time,
     time,
 )
@@ -71,12 +78,12 @@ _ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
 
 def _route(
     maps: Mapping[str, Callable[[str, bytes], bool]],
-    shapes: Mapping[str, Shape],
-    memory: Callable[[str], Gate] | None = None,
-) -> Route:
+    shapes: Mapping[str, KernelShape],
+    memory: Callable[[str], UpdateGate] | None = None,
+) -> ChannelHandlers:
     """Route by topics such as /market/ticker:BTC-USDT; what is made of one is told its symbol."""
 
-    def route(topic: str) -> Handler | Shaped | None:
+    def route(topic: str) -> Handler | KernelHandler | None:
         channel, _, symbol = topic.partition(":")
         make = maps.get(channel)
         if make is None:
@@ -85,7 +92,7 @@ def _route(
         handler = partial(make, symbol)
         if shape is None:
             return handler
-        return Shaped(handler, shape, None if memory is None else memory(symbol))
+        return KernelHandler(handler, shape, None if memory is None else memory(symbol))
 
     return route
 
@@ -95,37 +102,37 @@ _SYMBOL: Final = Symbol(after=":")
 
 class _Match(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
     id: str | int | None = field(name="tradeId", default=None)
-    time: SentTime = UNSET
+    time: JsonTime = UNSET
 
 
 class _MatchMessage(Struct, gc=False):
     data: _Match
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_MatchMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def match(line: bytes) -> bool:
         row = decode(line).data
         emit(
             row.symbol,
             row.id,
-            required(row.price, "market/match", "price"),
-            required(row.size, "market/match", "size"),
-            buy_unless(row.side, "sell"),
+            number_or_error(row.price, "market/match", "price"),
+            number_or_error(row.size, "market/match", "size"),
+            side_unless_sell(row.side, "sell"),
             micros(time(row.time, "market/match", "time") // 1000),
         )
         return True
 
-    return named({"/market/match": Shaped(match, _MATCH)}, ":")
+    return named({"/market/match": KernelHandler(match, _MATCH)}, ":")
 
 
-_MATCH: Final = Shape(
+_MATCH: Final = KernelShape(
     emits="trade",
     fields={
         "data": Object(
@@ -151,7 +158,7 @@ class _Update(Struct, gc=False):
     changes: _Changes
     first_id: int = field(name="sequenceStart")
     last_id: int = field(name="sequenceEnd")
-    time: SentTime = UNSET
+    time: JsonTime = UNSET
 
     @property
     def previous_id(self) -> int:
@@ -189,15 +196,17 @@ class _Book(JoinedBook[Any]):
         return snapshot_id in {0, -1} or super().joins(update, snapshot_id)
 
 
-def _books(channel: str, making: Making) -> Made[str, _Book]:
-    return Made(lambda symbol: _Book(symbol, channel, making), lambda book: book.gate.close())
+def _books(channel: str, context: MapperContext) -> BoundedDefaultDict[str, _Book]:
+    return BoundedDefaultDict(
+        lambda symbol: _Book(symbol, channel, context), lambda book: book.gate.close()
+    )
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_UpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
-    emit = making.emitter.book_change
-    books = _books("market/level2", making)
+    emit = context.emitter.book_change
+    books = _books("market/level2", context)
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
@@ -239,7 +248,7 @@ def _book_changes(making: Making) -> Route:
     )
 
 
-_UPDATE: Final = Shape(
+_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "topic": _SYMBOL,
@@ -259,29 +268,29 @@ _UPDATE: Final = Shape(
 
 
 class _Ticker(Struct, gc=False):
-    bid_price: Sent = field(name="bestBid", default=UNSET)
-    bid_amount: Sent = field(name="bestBidSize", default=UNSET)
-    ask_price: Sent = field(name="bestAsk", default=UNSET)
-    ask_amount: Sent = field(name="bestAskSize", default=UNSET)
-    time: SentTime = UNSET
+    bid_price: JsonNumber = field(name="bestBid", default=UNSET)
+    bid_amount: JsonNumber = field(name="bestBidSize", default=UNSET)
+    ask_price: JsonNumber = field(name="bestAsk", default=UNSET)
+    ask_amount: JsonNumber = field(name="bestAskSize", default=UNSET)
+    time: JsonTime = UNSET
 
 
 class _TickerMessage(Struct, gc=False):
     data: _Ticker
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(symbol: str, line: bytes) -> bool:
         row = decode(line).data
         emit(
             symbol,
-            given(row.ask_amount),
-            given(row.ask_price),
-            given(row.bid_price),
-            given(row.bid_amount),
+            number_if_not_null(row.ask_amount),
+            number_if_not_null(row.ask_price),
+            number_if_not_null(row.bid_price),
+            number_if_not_null(row.bid_amount),
             time(row.time, "market/ticker", "time"),
         )
         return True
@@ -289,7 +298,7 @@ def _book_tickers(making: Making) -> Route:
     return _route({"/market/ticker": ticker}, {"/market/ticker": _TICKER})
 
 
-_TICKER: Final = Shape(
+_TICKER: Final = KernelShape(
     emits="book_ticker",
     fields={
         "topic": _SYMBOL,
@@ -308,11 +317,11 @@ _TICKER: Final = Shape(
 
 class _Execution(Struct, gc=False):
     symbol: str
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
     id: str | int | None = field(name="tradeId", default=None)
-    time: SentTime = field(name="ts", default=UNSET)
+    time: JsonTime = field(name="ts", default=UNSET)
 
 
 class _ExecutionMessage(Struct, gc=False):
@@ -323,25 +332,28 @@ _decode_execution: Final = Decoder(_ExecutionMessage).decode
 _EXECUTION: Final = "/contractMarket/execution"
 
 
-def _futures_trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _futures_trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def execution(message: _ExecutionMessage) -> bool:
         row = message.data
         emit(
             row.symbol,
             row.id,
-            required(row.price, _EXECUTION, "price"),
-            required(row.size, _EXECUTION, "size"),
-            buy_unless(row.side, "sell"),
+            number_or_error(row.price, _EXECUTION, "price"),
+            number_or_error(row.size, _EXECUTION, "size"),
+            side_unless_sell(row.side, "sell"),
             nanos_ms(time(row.time, _EXECUTION, "ts")),
         )
         return True
 
-    return named({_EXECUTION: Shaped(Part(_decode_execution, execution), _FUTURES_TRADE)}, ":")
+    return named(
+        {_EXECUTION: KernelHandler(SharedDecoder(_decode_execution, execution), _FUTURES_TRADE)},
+        ":",
+    )
 
 
-_FUTURES_TRADE: Final = Shape(
+_FUTURES_TRADE: Final = KernelShape(
     emits="trade",
     fields={
         "data": Object(
@@ -361,7 +373,7 @@ _FUTURES_TRADE: Final = Shape(
 class _FuturesUpdate(Struct, gc=False):
     last_id: int = field(name="sequence")
     change: str
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
     @property
     def first_id(self) -> int:
@@ -386,11 +398,11 @@ def _sides(update: _FuturesUpdate) -> tuple[list[_Level], list[_Level]]:
     return (level, []) if its_side == "buy" else ([], level)
 
 
-def _futures_book_changes(making: Making) -> Route:
+def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_FuturesUpdateMessage).decode
     decode_snapshot = Decoder(_SnapshotMessage).decode
-    emit = making.emitter.book_change
-    books = _books("contractMarket/level2", making)
+    emit = context.emitter.book_change
+    books = _books("contractMarket/level2", context)
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
@@ -425,7 +437,7 @@ def _futures_book_changes(making: Making) -> Route:
     )
 
 
-_FUTURES_UPDATE: Final = Shape(
+_FUTURES_UPDATE: Final = KernelShape(
     emits="book_change",
     fields={
         "topic": _SYMBOL,
@@ -441,29 +453,29 @@ _FUTURES_UPDATE: Final = Shape(
 
 
 class _FuturesTicker(Struct, gc=False):
-    bid_price: Sent = field(name="bestBidPrice", default=UNSET)
-    bid_amount: Sent = field(name="bestBidSize", default=UNSET)
-    ask_price: Sent = field(name="bestAskPrice", default=UNSET)
-    ask_amount: Sent = field(name="bestAskSize", default=UNSET)
-    time: SentTime = field(name="ts", default=UNSET)
+    bid_price: JsonNumber = field(name="bestBidPrice", default=UNSET)
+    bid_amount: JsonNumber = field(name="bestBidSize", default=UNSET)
+    ask_price: JsonNumber = field(name="bestAskPrice", default=UNSET)
+    ask_amount: JsonNumber = field(name="bestAskSize", default=UNSET)
+    time: JsonTime = field(name="ts", default=UNSET)
 
 
 class _FuturesTickerMessage(Struct, gc=False):
     data: _FuturesTicker
 
 
-def _futures_book_tickers(making: Making) -> Route:
+def _futures_book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_FuturesTickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(symbol: str, line: bytes) -> bool:
         row = decode(line).data
         emit(
             symbol,
-            given(row.ask_amount),
-            given(row.ask_price),
-            given(row.bid_price),
-            given(row.bid_amount),
+            number_if_not_null(row.ask_amount),
+            number_if_not_null(row.ask_price),
+            number_if_not_null(row.bid_price),
+            number_if_not_null(row.bid_amount),
             nanos_ms(time(row.time, "contractMarket/tickerV2", "ts")),
         )
         return True
@@ -473,7 +485,7 @@ def _futures_book_tickers(making: Making) -> Route:
     )
 
 
-_FUTURES_TICKER: Final = Shape(
+_FUTURES_TICKER: Final = KernelShape(
     emits="book_ticker",
     fields={
         "topic": _SYMBOL,
@@ -492,7 +504,7 @@ _FUTURES_TICKER: Final = Shape(
 
 class _Details(Struct, gc=False):
     symbol: str
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _DetailsMessage(Struct, gc=False):
@@ -500,10 +512,10 @@ class _DetailsMessage(Struct, gc=False):
 
 
 class _Instrument(Struct, gc=False):
-    mark_price: Sent = field(name="markPrice", default=UNSET)
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    timestamp: SentTime = UNSET
+    mark_price: JsonNumber = field(name="markPrice", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    timestamp: JsonTime = UNSET
 
 
 class _InstrumentMessage(Struct, gc=False):
@@ -516,17 +528,17 @@ _decode_details: Final = Decoder(_DetailsMessage).decode
 _decode_instrument: Final = Decoder(_InstrumentMessage).decode
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
-    last_prices = Known[str, str | Number | None]()
-    open_interests = Known[str, str | Number | None]()
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
+    last_prices = BoundedDict[str, str | Number | None]()
+    open_interests = BoundedDict[str, str | Number | None]()
 
     def execution(message: _ExecutionMessage) -> bool:
-        last_prices[message.data.symbol] = filled(message.data.price)
+        last_prices[message.data.symbol] = number_if_not_empty(message.data.price)
         return True
 
     def details(message: _DetailsMessage) -> bool:
-        open_interests[message.data.symbol] = filled(message.data.open_interest)
+        open_interests[message.data.symbol] = number_if_not_empty(message.data.open_interest)
         return True
 
     def instrument(message: _InstrumentMessage) -> bool:
@@ -540,39 +552,41 @@ def _derivative_tickers(making: Making) -> Route:
             ticker_time(row.timestamp) if is_funding else None,
             last_price=last_prices.get(symbol),
             open_interest=open_interests.get(symbol),
-            funding_rate=given(row.funding_rate) if is_funding else None,
-            index_price=given(row.index_price) if is_price else None,
-            mark_price=given(row.mark_price) if is_price else None,
+            funding_rate=number_if_not_null(row.funding_rate) if is_funding else None,
+            index_price=number_if_not_null(row.index_price) if is_price else None,
+            mark_price=number_if_not_null(row.mark_price) if is_price else None,
         )
         return True
 
     return named(
         {
-            _EXECUTION: Part(_decode_execution, execution),
-            "/contract/details": Part(_decode_details, details),
-            "/contract/instrument": Part(_decode_instrument, instrument),
+            _EXECUTION: SharedDecoder(_decode_execution, execution),
+            "/contract/details": SharedDecoder(_decode_details, details),
+            "/contract/instrument": SharedDecoder(_decode_instrument, instrument),
         },
         ":",
     )
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     for asked in _futures_subscribe(filters, session):
         yield {**asked, "privateChannel": False}
 
 
-def _futures_subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Mapping[str, Any]]:
+def _futures_subscribe(
+    filters: Sequence[Filter], session: ConnectionContext
+) -> Iterator[Mapping[str, Any]]:
     for each in filters:
         for symbols in chunks(each.symbols or (), _MAX_TOPICS):
             topic = f"/{each.channel}:{','.join(symbols)}"
             yield {"id": session.token(), "type": "subscribe", "topic": topic, "response": True}
 
 
-def _ping(session: Session) -> Outgoing:
+def _ping(session: ConnectionContext) -> Outgoing:
     return {"id": str(session.now_ms), "type": "ping"}
 
 
-def _address(answer: Any, session: Session) -> str:
+def _address(answer: Any, session: ConnectionContext) -> str:
     data = answer["data"]
     endpoint = data["instanceServers"][0]["endpoint"]
     return f"{endpoint}?token={data['token']}&connectId={session.token()}"
@@ -610,8 +624,8 @@ def _render_details(_: str, answers: Sequence[bytes]) -> Iterator[bytes]:
         )
 
 
-def _book_snapshot(channel: str, subject: str, url: str) -> Snapshot:
-    return Snapshot(
+def _book_snapshot(channel: str, subject: str, url: str) -> SnapshotRequest:
+    return SnapshotRequest(
         channel=f"{channel}Snapshot",
         deltas=channel,
         url=url,
@@ -630,9 +644,9 @@ EXCHANGES: Final = (
     Exchange(
         name="kucoin",
         types={
-            "trade": always(_trades, "market/match"),
-            "book_change": always(_book_changes, "market/level2", "market/level2Snapshot"),
-            "book_ticker": always(_book_tickers, "market/ticker"),
+            "trade": one_era(_trades, "market/match"),
+            "book_change": one_era(_book_changes, "market/level2", "market/level2Snapshot"),
+            "book_ticker": one_era(_book_tickers, "market/ticker"),
         },
         dispatch=keyed("topic"),
         live=Dialect(
@@ -658,17 +672,17 @@ EXCHANGES: Final = (
     Exchange(
         name="kucoin-futures",
         types={
-            "trade": always(_futures_trades, "contractMarket/execution"),
-            "book_change": always(
+            "trade": one_era(_futures_trades, "contractMarket/execution"),
+            "book_change": one_era(
                 _futures_book_changes, "contractMarket/level2", "contractMarket/level2Snapshot"
             ),
-            "derivative_ticker": always(
+            "derivative_ticker": one_era(
                 _derivative_tickers,
                 "contract/instrument",
                 "contractMarket/execution",
                 "contract/details",
             ),
-            "book_ticker": always(_futures_book_tickers, "contractMarket/tickerV2"),
+            "book_ticker": one_era(_futures_book_tickers, "contractMarket/tickerV2"),
         },
         dispatch=keyed("topic"),
         live=Dialect(

@@ -7,23 +7,23 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.engine import Emitter, Objects
-from tardis_machine.exchanges.base.channels import Part, Route, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     at,
     equals,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    filled,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_not_empty,
+    number_or_error,
     text,
     ticker_time,
     time,
@@ -46,10 +46,10 @@ def _market(channel: str | None) -> str:
 
 class _Trade(Struct, gc=False):
     id: str | int | float | None = field(name="trade_id_str", default=None)
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     is_maker_ask: bool | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
     type: str | None = None
 
 
@@ -72,32 +72,32 @@ def _emit_all(
         emit(
             market,
             Raw(text(row.id).encode()) if isinstance(row.id, int | float) else row.id,
-            required(row.price, "trade", "price"),
-            required(row.size, "trade", "size"),
+            number_or_error(row.price, "trade", "price"),
+            number_or_error(row.size, "trade", "size"),
             "buy" if row.is_maker_ask else "sell",
             time(row.timestamp, "trade", "timestamp"),
         )
     return True
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trades(message: _Trades) -> bool:
         return _emit_all(emit, message.channel, message.trades)
 
-    return named({"update/trade": Part(_decode_trades, trades)})
+    return named({"update/trade": SharedDecoder(_decode_trades, trades)})
 
 
-def _liquidations(making: Making) -> Route:
-    emit = making.emitter.liquidation
+def _liquidations(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.liquidation
 
     def liquidations(message: _Trades) -> bool:
         # Those that reduce others' positions, or settle a market, stand among them.
         rows = (row for row in message.liquidations or () if row.type == "liquidation")
         return _emit_all(emit, message.channel, rows)
 
-    return named({"update/trade": Part(_decode_trades, liquidations)})
+    return named({"update/trade": SharedDecoder(_decode_trades, liquidations)})
 
 
 class _Book(Struct, gc=False):
@@ -108,12 +108,12 @@ class _Book(Struct, gc=False):
 class _BookMessage(Struct, gc=False):
     book: _Book = field(name="order_book")
     channel: str | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book(line: bytes, is_snapshot: bool) -> bool:
         message = decode(line)
@@ -134,17 +134,17 @@ def _book_changes(making: Making) -> Route:
 
 
 class _Stats(Struct, gc=False):
-    index_price: Sent = UNSET
-    mark_price: Sent = UNSET
-    open_interest: Sent = UNSET
-    last_price: Sent = field(name="last_trade_price", default=UNSET)
-    funding_rate: Sent = field(name="current_funding_rate", default=UNSET)
+    index_price: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
+    open_interest: JsonNumber = UNSET
+    last_price: JsonNumber = field(name="last_trade_price", default=UNSET)
+    funding_rate: JsonNumber = field(name="current_funding_rate", default=UNSET)
 
 
 class _StatsMessage(Struct, gc=False):
     stats: Raw = field(name="market_stats")
     channel: str | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
 _decode_stats: Final = Decoder(_Stats).decode
@@ -161,17 +161,17 @@ def _emit_ticker(emitter: Emitter, market: str, row: _Stats, timestamp: int) -> 
     emitter.derivative_ticker(
         market,
         timestamp,
-        last_price=required(row.last_price, "market_stats", "last_trade_price"),
-        open_interest=required(row.open_interest, "market_stats", "open_interest"),
-        funding_rate=required(row.funding_rate, "market_stats", "current_funding_rate"),
-        index_price=required(row.index_price, "market_stats", "index_price"),
-        mark_price=required(row.mark_price, "market_stats", "mark_price"),
+        last_price=number_or_error(row.last_price, "market_stats", "last_trade_price"),
+        open_interest=number_or_error(row.open_interest, "market_stats", "open_interest"),
+        funding_rate=number_or_error(row.funding_rate, "market_stats", "current_funding_rate"),
+        index_price=number_or_error(row.index_price, "market_stats", "index_price"),
+        mark_price=number_or_error(row.mark_price, "market_stats", "mark_price"),
     )
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_StatsMessage).decode
-    emitter = making.emitter
+    emitter = context.emitter
 
     def stats(line: bytes) -> bool:
         message = decode(line)
@@ -189,8 +189,8 @@ def _derivative_tickers(making: Making) -> Route:
 
 
 class _Best(Struct, gc=False):
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
 
 
 _NONE: Final = _Best()
@@ -204,12 +204,12 @@ class _Ticker(Struct, gc=False):
 class _TickerMessage(Struct, gc=False):
     channel: str | None = None
     ticker: _Ticker | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def ticker(line: bytes) -> bool:
         message = decode(line)
@@ -220,10 +220,10 @@ def _book_tickers(making: Making) -> Route:
         ask, bid = (_NONE, _NONE) if row is None else (row.ask or _NONE, row.bid or _NONE)
         emit(
             market,
-            filled(ask.size),
-            filled(ask.price),
-            filled(bid.price),
-            filled(bid.size),
+            number_if_not_empty(ask.size),
+            number_if_not_empty(ask.price),
+            number_if_not_empty(bid.price),
+            number_if_not_empty(bid.size),
             time(message.timestamp, "ticker", "timestamp"),
         )
         return True
@@ -231,7 +231,7 @@ def _book_tickers(making: Making) -> Route:
     return named({"update/ticker": ticker})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for each in filters:
         for market in (_ALL,) if each.channel in _FOR_ALL_MARKETS else each.symbols or ():
             yield {"type": "subscribe", "channel": f"{each.channel}/{market}"}
@@ -251,7 +251,7 @@ def _is_ack(message: Any) -> bool:
     return isinstance(kind, str) and (kind == "connected" or kind.startswith("subscribed/"))
 
 
-def _era(channel: Channel, make: Callable[[Making], Route]) -> tuple[Era]:
+def _era(channel: Channel, make: Callable[[MapperContext], ChannelHandlers]) -> tuple[Era]:
     return (Era((channel,), make),)
 
 

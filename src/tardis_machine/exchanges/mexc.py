@@ -8,17 +8,17 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import AMOUNTS_FIRST, Objects
 from tardis_machine.exchanges.base.book_joins import JoinedBook, spliced
-from tardis_machine.exchanges.base.channels import Handler, Route, keyed, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, keyed, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     at,
     both,
     either,
@@ -29,8 +29,15 @@ from tardis_machine.exchanges.base.dialect import (
     present,
     reads_as_unknown_symbol,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, SentTime, filled, required, side, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    JsonTime,
+    number_if_not_empty,
+    number_or_error,
+    side,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import subscriptions, symbol_last
 from tardis_machine.history.filters import Filter
 
@@ -44,9 +51,9 @@ _LEVELS: Final = Objects("price", "quantity")
 
 
 class _Deal(Struct, gc=False):
-    price: Sent = UNSET
-    quantity: Sent = UNSET
-    time: SentTime = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
+    time: JsonTime = UNSET
     type: Any = field(name="tradeType", default=None)
     id: str | None = field(name="tradeId", default=None)
 
@@ -60,14 +67,14 @@ class _DealsMessage(Struct, gc=False):
     content: _Deals | None = field(name="publicAggreDeals", default=None)
 
 
-def _streams(handlers: dict[str, Handler]) -> Route:
+def _streams(handlers: dict[str, Handler]) -> ChannelHandlers:
     """Route by a stream's name without its symbol."""
     return lambda stream: handlers.get(stream.rpartition("@")[0])
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_DealsMessage).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def deals(line: bytes) -> bool:
         message = decode(line)
@@ -77,8 +84,8 @@ def _trades(making: Making) -> Route:
             emit(
                 message.symbol,
                 row.id,
-                required(row.price, "deals", "price"),
-                required(row.quantity, "deals", "quantity"),
+                number_or_error(row.price, "deals", "price"),
+                number_or_error(row.quantity, "deals", "quantity"),
                 side(row.type, 1),
                 time(row.time, "deals", "time"),
             )
@@ -98,14 +105,14 @@ class _Depth(Struct, gc=False):
 class _DepthMessage(Struct, gc=False):
     symbol: str
     content: _Depth | None = field(name="publicAggreDepths", default=None)
-    timestamp: SentTime = field(name="sendTime", default=UNSET)
+    timestamp: JsonTime = field(name="sendTime", default=UNSET)
 
 
 class _DepthSnapshot(Struct, gc=False):
     last_id: int | None = field(name="lastUpdateId", default=None)
     asks: list[list[str | Number | None]] | None = None
     bids: list[list[str | Number | None]] | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
 class _DepthSnapshotMessage(Struct, gc=False):
@@ -135,12 +142,12 @@ class _SpotBook(JoinedBook[_Depth]):
         return None if update.first_id is None else update.first_id - 1
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     # Versions are numbers in texts, and times may be.
     decode = Decoder(_DepthMessage, strict=False).decode
     decode_snapshot = Decoder(_DepthSnapshotMessage, strict=False).decode
-    emit = making.emitter.book_change
-    books = Made[str, _SpotBook](lambda symbol: _SpotBook(symbol, _DEPTH, making))
+    emit = context.emitter.book_change
+    books = BoundedDefaultDict[str, _SpotBook](lambda symbol: _SpotBook(symbol, _DEPTH, context))
 
     def depth(line: bytes) -> bool:
         message = decode(line)
@@ -176,22 +183,22 @@ def _book_changes(making: Making) -> Route:
 
 
 class _BookTicker(Struct, gc=False):
-    bid_price: Sent = field(name="bidPrice", default=UNSET)
-    bid_amount: Sent = field(name="bidQuantity", default=UNSET)
-    ask_price: Sent = field(name="askPrice", default=UNSET)
-    ask_amount: Sent = field(name="askQuantity", default=UNSET)
+    bid_price: JsonNumber = field(name="bidPrice", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidQuantity", default=UNSET)
+    ask_price: JsonNumber = field(name="askPrice", default=UNSET)
+    ask_amount: JsonNumber = field(name="askQuantity", default=UNSET)
 
 
 class _BookTickerMessage(Struct, gc=False):
     symbol: str
     content: _BookTicker | None = field(name="publicAggreBookTicker", default=None)
-    timestamp: SentTime = field(name="sendTime", default=UNSET)
+    timestamp: JsonTime = field(name="sendTime", default=UNSET)
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookTickerMessage).decode
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(AMOUNTS_FIRST)
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(AMOUNTS_FIRST)
 
     def book_ticker(line: bytes) -> bool:
         message = decode(line)
@@ -200,10 +207,10 @@ def _book_tickers(making: Making) -> Route:
             return False
         emit(
             message.symbol,
-            filled(row.ask_amount),
-            filled(row.ask_price),
-            filled(row.bid_price),
-            filled(row.bid_amount),
+            number_if_not_empty(row.ask_amount),
+            number_if_not_empty(row.ask_price),
+            number_if_not_empty(row.bid_price),
+            number_if_not_empty(row.bid_amount),
             time(message.timestamp, "bookTicker", "sendTime"),
         )
         return True
@@ -212,9 +219,9 @@ def _book_tickers(making: Making) -> Route:
 
 
 class _FuturesDeal(Struct, gc=False):
-    price: Sent = field(name="p", default=UNSET)
-    amount: Sent = field(name="v", default=UNSET)
-    timestamp: SentTime = field(name="t", default=UNSET)
+    price: JsonNumber = field(name="p", default=UNSET)
+    amount: JsonNumber = field(name="v", default=UNSET)
+    timestamp: JsonTime = field(name="t", default=UNSET)
     side: Any = field(name="T", default=None)
     id: str | int | None = field(name="i", default=None)
 
@@ -224,9 +231,9 @@ class _FuturesDeals(Struct, gc=False):
     data: list[_FuturesDeal]
 
 
-def _futures_trades(making: Making) -> Route:
+def _futures_trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_FuturesDeals).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def deals(line: bytes) -> bool:
         message = decode(line)
@@ -234,8 +241,8 @@ def _futures_trades(making: Making) -> Route:
             emit(
                 message.symbol,
                 row.id,
-                required(row.price, "push.deal", "p"),
-                required(row.amount, "push.deal", "v"),
+                number_or_error(row.price, "push.deal", "p"),
+                number_or_error(row.amount, "push.deal", "v"),
                 side(row.side, 1),
                 time(row.timestamp, "push.deal", "t"),
             )
@@ -264,14 +271,14 @@ class _FuturesDepth(Struct, gc=False):
 class _FuturesDepthMessage(Struct, gc=False):
     symbol: str
     data: _FuturesDepth
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 class _FuturesSnapshot(Struct, gc=False):
     version: int | None = None
     asks: list[list[str | Number | None]] | None = None
     bids: list[list[str | Number | None]] | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
 class _FuturesSnapshotMessage(Struct, gc=False):
@@ -288,11 +295,13 @@ class _FuturesBook(JoinedBook[_FuturesDepth]):
         return None if update.first_id is None else update.first_id - 1
 
 
-def _futures_book_changes(making: Making) -> Route:
+def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_FuturesDepthMessage).decode
     decode_snapshot = Decoder(_FuturesSnapshotMessage).decode
-    emit = making.emitter.book_change
-    books = Made[str, _FuturesBook](lambda symbol: _FuturesBook(symbol, "push.depth", making))
+    emit = context.emitter.book_change
+    books = BoundedDefaultDict[str, _FuturesBook](
+        lambda symbol: _FuturesBook(symbol, "push.depth", context)
+    )
 
     def depth(line: bytes) -> bool:
         message = decode(line)
@@ -325,11 +334,11 @@ def _futures_book_changes(making: Making) -> Route:
 
 class _Ticker(Struct, gc=False):
     symbol: str
-    last_price: Sent = field(name="lastPrice", default=UNSET)
-    open_interest: Sent = field(name="holdVol", default=UNSET)
-    index_price: Sent = field(name="indexPrice", default=UNSET)
-    mark_price: Sent = field(name="fairPrice", default=UNSET)
-    timestamp: SentTime = UNSET
+    last_price: JsonNumber = field(name="lastPrice", default=UNSET)
+    open_interest: JsonNumber = field(name="holdVol", default=UNSET)
+    index_price: JsonNumber = field(name="indexPrice", default=UNSET)
+    mark_price: JsonNumber = field(name="fairPrice", default=UNSET)
+    timestamp: JsonTime = UNSET
 
 
 class _TickerMessage(Struct, gc=False):
@@ -338,24 +347,24 @@ class _TickerMessage(Struct, gc=False):
 
 class _Funding(Struct, gc=False):
     symbol: str
-    rate: Sent = UNSET
-    settles_at: SentTime = field(name="nextSettleTime", default=UNSET)
+    rate: JsonNumber = UNSET
+    settles_at: JsonTime = field(name="nextSettleTime", default=UNSET)
 
 
 class _FundingMessage(Struct, gc=False):
     data: _Funding
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_TickerMessage).decode
     decode_funding = Decoder(_FundingMessage).decode
-    emit = making.emitter.derivative_ticker
-    fundings = Known[str, tuple[str | Number | None, int]]()
+    emit = context.emitter.derivative_ticker
+    fundings = BoundedDict[str, tuple[str | Number | None, int]]()
 
     def funding(line: bytes) -> bool:
         row = decode_funding(line).data
         settles_at = time(row.settles_at, "push.funding.rate", "nextSettleTime")
-        fundings[row.symbol] = filled(row.rate), settles_at
+        fundings[row.symbol] = number_if_not_empty(row.rate), settles_at
         return True
 
     def ticker(line: bytes) -> bool:
@@ -364,12 +373,12 @@ def _derivative_tickers(making: Making) -> Route:
         emit(
             row.symbol,
             time(row.timestamp, "push.ticker", "timestamp"),
-            last_price=filled(row.last_price),
-            open_interest=filled(row.open_interest),
+            last_price=number_if_not_empty(row.last_price),
+            open_interest=number_if_not_empty(row.open_interest),
             funding_rate=rate,
             funding_timestamp=settles_at,
-            index_price=filled(row.index_price),
-            mark_price=filled(row.mark_price),
+            index_price=number_if_not_empty(row.index_price),
+            mark_price=number_if_not_empty(row.mark_price),
         )
         return True
 
@@ -455,7 +464,7 @@ def _decode_frame(frame: bytes) -> bytes:
     return msgspec.json.encode(_wire_decoder()(frame))
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     streams = [f"{channel}@{symbol}" for channel, symbol in pairs(filters)]
     yield {"method": "SUBSCRIPTION", "params": streams}
 
@@ -466,7 +475,7 @@ _FUTURES_ORDER: Final = (
 )
 
 
-def _futures_subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _futures_subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     for channel, symbol in sorted(pairs(filters), key=lambda pair: _FUTURES_ORDER.index(pair[0])):
         method = channel.replace("push.", "sub.", 1)
         yield {"method": method, "param": {"symbol": symbol}, "gzip": False}
@@ -486,7 +495,7 @@ def _is_futures_ack(message: Any) -> bool:
     return isinstance(channel, str) and channel.startswith("rs.sub.")
 
 
-def _upper(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+def _upper(make: Callable[[MapperContext], ChannelHandlers], *channels: str) -> tuple[Era]:
     return (Era(tuple(Channel(name, str.upper) for name in channels), make),)
 
 
@@ -521,7 +530,7 @@ EXCHANGES: Final = (
             refusals=either(_is_blocked, reads_as_unknown_symbol),
             ping=lambda _: {"method": "PING"},
             snapshots=(
-                Snapshot(
+                SnapshotRequest(
                     channel=_DEPTH_SNAPSHOT,
                     deltas=_DEPTH,
                     url="https://api.mexc.com/api/v3/depth?symbol={SYMBOL}&limit=5000",
@@ -555,7 +564,7 @@ EXCHANGES: Final = (
             ),
             ping=lambda _: {"method": "ping"},
             snapshots=(
-                Snapshot(
+                SnapshotRequest(
                     channel="push.depth.snapshot",
                     deltas="push.depth",
                     url="https://contract.mexc.com/api/v1/contract/depth/{SYMBOL}?limit=5000",

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import PAIRS
 from tardis_machine.engine.shapes import (
     Absent,
@@ -23,25 +23,31 @@ from tardis_machine.engine.shapes import (
     Field,
     Is,
     Iso,
+    KernelShape,
     Milliseconds,
     Object,
     Plain,
     Price,
     Rows,
-    Shape,
     Single,
     Symbol,
     TakerSide,
     TextId,
     Whole,
 )
-from tardis_machine.exchanges.base.channels import Part, Route, Shaped, named, prefixed
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    KernelHandler,
+    SharedDecoder,
+    named,
+    prefixed,
+)
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
     Secrets,
-    Session,
     both,
     chunks,
     equals,
@@ -52,28 +58,28 @@ from tardis_machine.exchanges.base.exchange import (
     Channel,
     Era,
     Exchange,
-    Making,
+    MapperContext,
     date,
     upper_channels,
 )
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentLevels,
+    JsonLevels,
+    JsonNumber,
     best,
-    nonzero,
-    optional,
-    required,
+    number_if_nonzero,
+    number_if_sent,
+    number_or_error,
     side,
     symbol,
     ticker_time,
     time,
 )
 from tardis_machine.exchanges.base.subscriptions import channel_first, subscriptions
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import cut_ms, parse_ms
 
-Maker = Callable[[Making], Route]
+Maker = Callable[[MapperContext], ChannelHandlers]
 R = TypeVar("R")
 
 V3: Final = prefixed(b'{"table":"', "table")
@@ -92,12 +98,12 @@ def _has_levels(bids: Raw, asks: Raw) -> bool:
 
 class _Trade3(Struct, gc=False):
     symbol: str = field(name="instrument_id")
-    price: Sent
+    price: JsonNumber
     side: Literal["buy", "sell"]
     timestamp: str
     id: str | float | None = field(name="trade_id", default=None)
-    size: Sent = UNSET
-    quantity: Sent = field(name="qty", default=UNSET)
+    size: JsonNumber = UNSET
+    quantity: JsonNumber = field(name="qty", default=UNSET)
 
 
 class _Trades3(Struct, gc=False):
@@ -105,9 +111,9 @@ class _Trades3(Struct, gc=False):
 
 
 def trades_3(market: str) -> Maker:
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Trades3).decode
-        emit = making.emitter.trade
+        emit = context.emitter.trade
 
         def trades(line: bytes) -> bool:
             for row in decode(line).data:
@@ -115,19 +121,19 @@ def trades_3(market: str) -> Maker:
                 emit(
                     row.symbol,
                     row.id if isinstance(row.id, str) else None,
-                    required(row.price, "trade", "price"),
-                    required(amount, "trade", "size"),
+                    number_or_error(row.price, "trade", "price"),
+                    number_or_error(amount, "trade", "size"),
                     row.side,
                     cut_ms(row.timestamp),
                 )
             return True
 
-        return named({f"{market}/trade": Shaped(trades, _SHAPES_3.get(market, _TRADES_3))})
+        return named({f"{market}/trade": KernelHandler(trades, _SHAPES_3.get(market, _TRADES_3))})
 
     return make
 
 
-def _trades_shape_3(sizes: Mapping[str, Field]) -> Shape:
+def _trades_shape_3(sizes: Mapping[str, Field]) -> KernelShape:
     row: dict[str, Field] = {
         "instrument_id": Symbol(),
         "price": Price(text=True),
@@ -136,7 +142,7 @@ def _trades_shape_3(sizes: Mapping[str, Field]) -> Shape:
         "timestamp": Iso(),
         "trade_id": TextId(),
     }
-    return Shape(emits="trade", fields={"data": Rows(row)})
+    return KernelShape(emits="trade", fields={"data": Rows(row)})
 
 
 _TRADES_3: Final = _trades_shape_3({"size": Amount(text=True), "qty": Absent()})
@@ -157,9 +163,9 @@ class _Books3(Struct, gc=False):
 
 
 def book_changes_3(table: str) -> Maker:
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Books3).decode
-        emit = making.emitter.book_change
+        emit = context.emitter.book_change
 
         def book_changes(line: bytes) -> bool:
             message = decode(line)
@@ -169,12 +175,12 @@ def book_changes_3(table: str) -> Maker:
                     emit(row.symbol, is_snapshot, row.bids, row.asks, cut_ms(row.timestamp))
             return True
 
-        return named({table: Shaped(book_changes, _UPDATE_3)})
+        return named({table: KernelHandler(book_changes, _UPDATE_3)})
 
     return make
 
 
-_UPDATE_3: Final = Shape(
+_UPDATE_3: Final = KernelShape(
     emits="book_change",
     fields={
         "action": Is(("update",)),
@@ -196,16 +202,16 @@ class _Ticker3(Struct, gc=False):
 
     symbol: str = field(name="instrument_id")
     timestamp: str | UnsetType | None = UNSET
-    last: Sent = UNSET
-    open_interest: Sent = UNSET
-    mark_price: Sent = UNSET
-    funding_rate: Sent = UNSET
+    last: JsonNumber = UNSET
+    open_interest: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
+    funding_rate: JsonNumber = UNSET
     funding_time: str | None = None
-    estimated_rate: Sent = UNSET
-    best_ask: Sent = UNSET
-    best_ask_size: Sent = UNSET
-    best_bid: Sent = UNSET
-    best_bid_size: Sent = UNSET
+    estimated_rate: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    best_ask_size: JsonNumber = UNSET
+    best_bid: JsonNumber = UNSET
+    best_bid_size: JsonNumber = UNSET
 
 
 class _Tickers3(Struct, gc=False):
@@ -216,8 +222,8 @@ _decode_tickers_3: Final = Decoder(_Tickers3).decode
 
 
 def derivative_tickers_3(market: str, *tables: str) -> Maker:
-    def make(making: Making) -> Route:
-        emit = making.emitter.derivative_ticker
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.derivative_ticker
 
         def derivative_tickers(message: _Tickers3) -> bool:
             for row in message.data:
@@ -226,46 +232,46 @@ def derivative_tickers_3(market: str, *tables: str) -> Maker:
                 emit(
                     row.symbol,
                     None if timestamp is UNSET else parse_ms(timestamp) if timestamp else 0,
-                    last_price=optional(row.last),
-                    open_interest=nonzero(row.open_interest),
-                    funding_rate=optional(row.funding_rate),
+                    last_price=number_if_sent(row.last),
+                    open_interest=number_if_nonzero(row.open_interest),
+                    funding_rate=number_if_sent(row.funding_rate),
                     funding_timestamp=cut_ms(row.funding_time or "") if has_rate else None,
-                    predicted_funding_rate=optional(row.estimated_rate) if has_rate else None,
-                    mark_price=optional(row.mark_price),
+                    predicted_funding_rate=number_if_sent(row.estimated_rate) if has_rate else None,
+                    mark_price=number_if_sent(row.mark_price),
                 )
             return True
 
-        part = Part(_decode_tickers_3, derivative_tickers)
+        part = SharedDecoder(_decode_tickers_3, derivative_tickers)
         return named({f"{market}/{table}": part for table in tables})
 
     return make
 
 
 def book_tickers_3(market: str) -> Maker:
-    def make(making: Making) -> Route:
-        emit = making.emitter.book_ticker
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.book_ticker
 
         def book_tickers(message: _Tickers3) -> bool:
             for row in message.data:
                 emit(
                     row.symbol,
-                    nonzero(row.best_ask_size),
-                    nonzero(row.best_ask),
-                    nonzero(row.best_bid),
-                    nonzero(row.best_bid_size),
+                    number_if_nonzero(row.best_ask_size),
+                    number_if_nonzero(row.best_ask),
+                    number_if_nonzero(row.best_bid),
+                    number_if_nonzero(row.best_bid_size),
                     cut_ms(row.timestamp or ""),
                 )
             return True
 
-        return named({f"{market}/ticker": Part(_decode_tickers_3, book_tickers)})
+        return named({f"{market}/ticker": SharedDecoder(_decode_tickers_3, book_tickers)})
 
     return make
 
 
 class _Liquidation3(Struct, gc=False):
     symbol: str = field(name="instrument_id")
-    price: Sent
-    size: Sent
+    price: JsonNumber
+    size: JsonNumber
     timestamp: str = field(name="created_at")
     type: str | None = None
 
@@ -278,17 +284,17 @@ _LONG: Final = "3"
 
 
 def liquidations_3(market: str) -> Maker:
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Liquidations3).decode
-        emit = making.emitter.liquidation
+        emit = context.emitter.liquidation
 
         def liquidations(line: bytes) -> bool:
             for row in decode(line).data:
                 emit(
                     row.symbol,
                     None,
-                    required(row.price, "liquidation", "price"),
-                    required(row.size, "liquidation", "size"),
+                    number_or_error(row.price, "liquidation", "price"),
+                    number_or_error(row.size, "liquidation", "size"),
                     "sell" if row.type == _LONG else "buy",
                     cut_ms(row.timestamp),
                 )
@@ -308,9 +314,9 @@ class _Argument(Struct, gc=False):
 
 class _Trade5(Struct, gc=False):
     symbol: str = field(name="instId")
-    price: Sent = field(name="px")
-    amount: Sent = field(name="sz")
-    timestamp: Sent = field(name="ts")
+    price: JsonNumber = field(name="px")
+    amount: JsonNumber = field(name="sz")
+    timestamp: JsonNumber = field(name="ts")
     id: str | None = field(name="tradeId", default=None)
     side: str | None = None
 
@@ -321,7 +327,7 @@ class Trades5(Struct, Generic[R], gc=False):
     data: list[R] | UnsetType = UNSET
 
 
-def trades_shape(symbol: str) -> Shape:
+def trades_shape(symbol: str) -> KernelShape:
     """Return the shape of trades that have their symbol at this key."""
     row: dict[str, Field] = {
         symbol: Symbol(),
@@ -331,14 +337,14 @@ def trades_shape(symbol: str) -> Shape:
         "side": TakerSide(buy="buy", sell="sell"),
         "ts": Milliseconds(text=True),
     }
-    return Shape(emits="trade", fields={"data": Rows(row)})
+    return KernelShape(emits="trade", fields={"data": Rows(row)})
 
 
 def trades_of(
-    decode: Callable[[bytes], Trades5[Any]], shape: Shape, *channels: str
-) -> Callable[[Making], Route]:
-    def make(making: Making) -> Route:
-        emit = making.emitter.trade
+    decode: Callable[[bytes], Trades5[Any]], shape: KernelShape, *channels: str
+) -> Callable[[MapperContext], ChannelHandlers]:
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.trade
 
         def trades(line: bytes) -> bool:
             rows = decode(line).data
@@ -348,14 +354,14 @@ def trades_of(
                 emit(
                     row.symbol,
                     row.id,
-                    row.price or required(row.price, "trades", "px"),
-                    row.amount or required(row.amount, "trades", "sz"),
+                    row.price or number_or_error(row.price, "trades", "px"),
+                    row.amount or number_or_error(row.amount, "trades", "sz"),
                     side(row.side, "buy"),
                     time(row.timestamp, "trades", "ts"),
                 )
             return True
 
-        return named(dict.fromkeys(channels, Shaped(trades, shape)))
+        return named(dict.fromkeys(channels, KernelHandler(trades, shape)))
 
     return make
 
@@ -367,7 +373,7 @@ trades_5: Final = trades_of(Decoder(Trades5[_Trade5]).decode, _TRADES_5, "trades
 class _Book5(Struct, gc=False):
     bids: Raw
     asks: Raw
-    timestamp: Sent = field(name="ts")
+    timestamp: JsonNumber = field(name="ts")
     last_id: int | None = field(name="seqId", default=None)
     previous_id: int | None = field(name="prevSeqId", default=None)
 
@@ -378,7 +384,7 @@ class _Books5(Struct, gc=False):
     action: str | None = None
 
 
-_UPDATE_5: Final = Shape(
+_UPDATE_5: Final = KernelShape(
     emits="book_change",
     fields={
         "arg": Object({"instId": Symbol()}),
@@ -398,10 +404,10 @@ _UPDATE_5: Final = Shape(
 
 
 def book_changes_5(channel: str) -> Maker:
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Books5).decode
-        emit = making.emitter.book_change
-        ids = Continuity(channel, checks_ids=making.checks_ids)
+        emit = context.emitter.book_change
+        ids = UpdateIds(channel, checks_ids=context.checks_ids)
 
         def book_changes(line: bytes) -> bool:
             message = decode(line)
@@ -421,7 +427,7 @@ def book_changes_5(channel: str) -> Maker:
                     emit(name, is_snapshot, row.bids, row.asks, timestamp)
             return True
 
-        return named({channel: making.unchecked(book_changes, _UPDATE_5)})
+        return named({channel: context.unchecked(book_changes, _UPDATE_5)})
 
     return make
 
@@ -430,18 +436,18 @@ class Ticker5(Struct, gc=False):
     """What tickers, open interests, mark prices, index prices and funding rates have."""
 
     symbol: str | None = field(name="instId", default=None)
-    timestamp: Sent = field(name="ts", default=UNSET)
-    last: Sent = UNSET
-    open_interest: Sent = field(name="oi", default=UNSET)
-    mark_price: Sent = field(name="markPx", default=UNSET)
-    index_price: Sent = field(name="idxPx", default=UNSET)
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    funding_time: Sent = field(name="fundingTime", default=UNSET)
-    next_funding_rate: Sent = field(name="nextFundingRate", default=UNSET)
-    ask_price: Sent = field(name="askPx", default=UNSET)
-    ask_amount: Sent = field(name="askSz", default=UNSET)
-    bid_price: Sent = field(name="bidPx", default=UNSET)
-    bid_amount: Sent = field(name="bidSz", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
+    last: JsonNumber = UNSET
+    open_interest: JsonNumber = field(name="oi", default=UNSET)
+    mark_price: JsonNumber = field(name="markPx", default=UNSET)
+    index_price: JsonNumber = field(name="idxPx", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    funding_time: JsonNumber = field(name="fundingTime", default=UNSET)
+    next_funding_rate: JsonNumber = field(name="nextFundingRate", default=UNSET)
+    ask_price: JsonNumber = field(name="askPx", default=UNSET)
+    ask_amount: JsonNumber = field(name="askSz", default=UNSET)
+    bid_price: JsonNumber = field(name="bidPx", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidSz", default=UNSET)
 
 
 class Tickers5(Struct, gc=False):
@@ -467,13 +473,13 @@ def dollar_index_of(symbol: str) -> str:
 
 
 def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
-    def make(making: Making) -> Route:
-        emit = making.emitter.derivative_ticker
-        index_prices = Known[str | None, str | int | float]()
+    def make(context: MapperContext) -> ChannelHandlers:
+        emit = context.emitter.derivative_ticker
+        index_prices = BoundedDict[str | None, str | int | float]()
 
         def index_tickers(message: Tickers5) -> bool:
             for row in message.data or ():
-                price = nonzero(row.index_price)
+                price = number_if_nonzero(row.index_price)
                 if price is not None:
                     index_prices[row.symbol] = price
             return message.data is not UNSET
@@ -481,9 +487,9 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
         def derivative_tickers(message: Tickers5) -> bool:
             for row in message.data or ():
                 name = symbol(row.symbol, "tickers")
-                last = nonzero(row.last)
-                interest = nonzero(row.open_interest)
-                mark = nonzero(row.mark_price)
+                last = number_if_nonzero(row.last)
+                interest = number_if_nonzero(row.open_interest)
+                mark = number_if_nonzero(row.mark_price)
                 # A message that says nothing has no time either: only its index price may be news.
                 says = last is not None or interest is not None or mark is not None
                 emit(
@@ -504,52 +510,52 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
                 emit(
                     name,
                     None if row.timestamp is UNSET else ticker_time(row.timestamp),
-                    funding_rate=optional(row.funding_rate),
+                    funding_rate=number_if_sent(row.funding_rate),
                     funding_timestamp=None
                     if funding is UNSET
                     else time(funding, "funding", "time"),
-                    predicted_funding_rate=None if predicted == "" else optional(predicted),
+                    predicted_funding_rate=None if predicted == "" else number_if_sent(predicted),
                     index_price=index_prices.get(index(name)),
                 )
             return message.data is not UNSET
 
-        part = Part(decode_tickers_5, derivative_tickers)
+        part = SharedDecoder(decode_tickers_5, derivative_tickers)
         return named(
             {
                 "tickers": part,
                 "open-interest": part,
                 "mark-price": part,
-                "funding-rate": Part(decode_tickers_5, funding_rates),
-                "index-tickers": Part(decode_tickers_5, index_tickers),
+                "funding-rate": SharedDecoder(decode_tickers_5, funding_rates),
+                "index-tickers": SharedDecoder(decode_tickers_5, index_tickers),
             }
         )
 
     return make
 
 
-def book_tickers_5(making: Making) -> Route:
+def book_tickers_5(context: MapperContext) -> ChannelHandlers:
     """Read them from tickers, as long as there was nothing better."""
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(message: Tickers5) -> bool:
         for row in message.data or ():
             emit(
                 symbol(row.symbol, "tickers"),
-                nonzero(row.ask_amount),
-                nonzero(row.ask_price),
-                nonzero(row.bid_price),
-                nonzero(row.bid_amount),
+                number_if_nonzero(row.ask_amount),
+                number_if_nonzero(row.ask_price),
+                number_if_nonzero(row.bid_price),
+                number_if_nonzero(row.bid_amount),
                 time(row.timestamp, "tickers", "ts"),
             )
         return message.data is not UNSET
 
-    return named({"tickers": Part(decode_tickers_5, book_tickers)})
+    return named({"tickers": SharedDecoder(decode_tickers_5, book_tickers)})
 
 
 class Best5(Struct, gc=False):
-    asks: SentLevels = None
-    bids: SentLevels = None
-    timestamp: Sent = field(name="ts", default=UNSET)
+    asks: JsonLevels = None
+    bids: JsonLevels = None
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
 class _Bests5(Struct, gc=False):
@@ -557,7 +563,7 @@ class _Bests5(Struct, gc=False):
     data: list[Best5] | UnsetType = UNSET
 
 
-_BEST_5: Final = Shape(
+_BEST_5: Final = KernelShape(
     emits="book_ticker",
     fields={
         "arg": Object({"instId": Symbol()}),
@@ -575,9 +581,9 @@ _BEST_5: Final = Shape(
 def best_5(channel: str) -> Maker:
     """Read book tickers from a book of one level."""
 
-    def make(making: Making) -> Route:
+    def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Bests5).decode
-        emit = making.emitter.book_ticker
+        emit = context.emitter.book_ticker
 
         def book_tickers(line: bytes) -> bool:
             message = decode(line)
@@ -594,15 +600,15 @@ def best_5(channel: str) -> Maker:
                 )
             return message.data is not UNSET
 
-        return named({channel: Shaped(book_tickers, _BEST_5)})
+        return named({channel: KernelHandler(book_tickers, _BEST_5)})
 
     return make
 
 
 class _Liquidation5(Struct, gc=False):
-    price: Sent = field(name="bkPx")
-    amount: Sent = field(name="sz")
-    timestamp: Sent = field(name="ts")
+    price: JsonNumber = field(name="bkPx")
+    amount: JsonNumber = field(name="sz")
+    timestamp: JsonNumber = field(name="ts")
     side: str | None = None
 
 
@@ -620,18 +626,18 @@ class _LiquidationOrders5(Struct, gc=False):
     data: list[_LiquidationOrder5] | UnsetType = UNSET
 
 
-def liquidations_5(making: Making) -> Route:
+def liquidations_5(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Liquidations5).decode
     decode_orders = Decoder(_LiquidationOrders5).decode
-    emit = making.emitter.liquidation
+    emit = context.emitter.liquidation
     seen_orders = False
 
     def send(symbol: str, row: _Liquidation5) -> None:
         emit(
             symbol,
             None,
-            required(row.price, "liquidations", "bkPx"),
-            required(row.amount, "liquidations", "sz"),
+            number_or_error(row.price, "liquidations", "bkPx"),
+            number_or_error(row.amount, "liquidations", "sz"),
             side(row.side, "buy"),
             time(row.timestamp, "liquidations", "ts"),
         )
@@ -753,15 +759,15 @@ def _request(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
         yield {"op": op, "args": some}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _request("subscribe", filters)
 
 
-def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _request("unsubscribe", filters)
 
 
-def _login(session: Session) -> Outgoing:
+def _login(session: ConnectionContext) -> Outgoing:
     key, secret, passphrase = session.secrets
     timestamp = str(session.seconds)
     signed = f"{timestamp}GET/users/self/verify"

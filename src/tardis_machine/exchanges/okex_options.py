@@ -5,17 +5,17 @@ from typing import Final, Literal
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
-from tardis_machine.exchanges.base.channels import Part, Route, named
+from tardis_machine.bounded import BoundedDict
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, named
 from tardis_machine.exchanges.base.exchange import (
     Channel,
     Era,
     Exchange,
-    Making,
+    MapperContext,
     date,
     upper_channels,
 )
-from tardis_machine.exchanges.base.fields import Sent, nonzero, time
+from tardis_machine.exchanges.base.fields import JsonNumber, number_if_nonzero, time
 from tardis_machine.exchanges.base.option_names import Option, Options, expiration
 from tardis_machine.exchanges.okex import (
     LIVE,
@@ -53,35 +53,35 @@ class _Summary3(Struct, gc=False):
     symbol: str = field(name="instrument_id")
     timestamp: str | None = None
     underlying: str | None = None
-    best_bid: Sent = UNSET
-    best_bid_size: Sent = UNSET
-    best_ask: Sent = UNSET
-    best_ask_size: Sent = UNSET
-    bid_iv: Sent = field(name="bid_vol", default=UNSET)
-    ask_iv: Sent = field(name="ask_vol", default=UNSET)
-    mark_iv: Sent = field(name="mark_vol", default=UNSET)
-    last: Sent = UNSET
-    open_interest: Sent = UNSET
-    mark_price: Sent = UNSET
-    delta: Sent = UNSET
-    gamma: Sent = UNSET
-    vega: Sent = UNSET
-    theta: Sent = UNSET
+    best_bid: JsonNumber = UNSET
+    best_bid_size: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    best_ask_size: JsonNumber = UNSET
+    bid_iv: JsonNumber = field(name="bid_vol", default=UNSET)
+    ask_iv: JsonNumber = field(name="ask_vol", default=UNSET)
+    mark_iv: JsonNumber = field(name="mark_vol", default=UNSET)
+    last: JsonNumber = UNSET
+    open_interest: JsonNumber = UNSET
+    mark_price: JsonNumber = UNSET
+    delta: JsonNumber = UNSET
+    gamma: JsonNumber = UNSET
+    vega: JsonNumber = UNSET
+    theta: JsonNumber = UNSET
 
 
 class _Summaries3(Struct, gc=False):
     data: list[_Summary3]
 
 
-def _option_summaries_3(making: Making) -> Route:
+def _option_summaries_3(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Summaries3).decode
-    emit = making.emitter.option_summary
+    emit = context.emitter.option_summary
     options = Options("option/summary", _option)
-    index_prices = Known[str | None, str | int | float]()
+    index_prices = BoundedDict[str | None, str | int | float]()
 
     def index_tickers(line: bytes) -> bool:
         for row in decode(line).data:
-            price = nonzero(row.last)
+            price = number_if_nonzero(row.last)
             if price is not None:
                 index_prices[row.symbol] = price
         return True
@@ -95,20 +95,20 @@ def _option_summaries_3(making: Making) -> Route:
                 option_type=option.type,
                 strike_price=option.strike_price,
                 expiration_date=option.expiration,
-                best_bid_price=nonzero(row.best_bid),
-                best_bid_amount=nonzero(row.best_bid_size),
-                best_bid_iv=nonzero(row.bid_iv),
-                best_ask_price=nonzero(row.best_ask),
-                best_ask_amount=nonzero(row.best_ask_size),
-                best_ask_iv=nonzero(row.ask_iv),
-                last_price=nonzero(row.last),
-                open_interest=nonzero(row.open_interest),
-                mark_price=nonzero(row.mark_price),
-                mark_iv=nonzero(row.mark_iv),
-                delta=nonzero(row.delta),
-                gamma=nonzero(row.gamma),
-                vega=nonzero(row.vega),
-                theta=nonzero(row.theta),
+                best_bid_price=number_if_nonzero(row.best_bid),
+                best_bid_amount=number_if_nonzero(row.best_bid_size),
+                best_bid_iv=number_if_nonzero(row.bid_iv),
+                best_ask_price=number_if_nonzero(row.best_ask),
+                best_ask_amount=number_if_nonzero(row.best_ask_size),
+                best_ask_iv=number_if_nonzero(row.ask_iv),
+                last_price=number_if_nonzero(row.last),
+                open_interest=number_if_nonzero(row.open_interest),
+                mark_price=number_if_nonzero(row.mark_price),
+                mark_iv=number_if_nonzero(row.mark_iv),
+                delta=number_if_nonzero(row.delta),
+                gamma=number_if_nonzero(row.gamma),
+                vega=number_if_nonzero(row.vega),
+                theta=number_if_nonzero(row.theta),
                 underlying_price=index_prices.get(row.underlying),
                 underlying_index=row.underlying,
             )
@@ -122,38 +122,38 @@ def _option_summaries_3(making: Making) -> Route:
 
 class _Summary5(Struct, gc=False):
     symbol: str = field(name="instId")
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
     underlying: str | None = field(name="uly", default=None)
-    bid_iv: Sent = field(name="bidVol", default=UNSET)
-    ask_iv: Sent = field(name="askVol", default=UNSET)
-    mark_iv: Sent = field(name="markVol", default=UNSET)
-    delta: Sent = UNSET
-    gamma: Sent = UNSET
-    vega: Sent = UNSET
-    theta: Sent = UNSET
+    bid_iv: JsonNumber = field(name="bidVol", default=UNSET)
+    ask_iv: JsonNumber = field(name="askVol", default=UNSET)
+    mark_iv: JsonNumber = field(name="markVol", default=UNSET)
+    delta: JsonNumber = UNSET
+    gamma: JsonNumber = UNSET
+    vega: JsonNumber = UNSET
+    theta: JsonNumber = UNSET
 
 
 class _Summaries5(Struct, gc=False):
     data: list[_Summary5] | UnsetType = UNSET
 
 
-class _Memory(Known[str | None, str | int | float]):
+class _Memory(BoundedDict[str | None, str | int | float]):
     """The latest of a number by symbol; what is no number is not remembered."""
 
     __slots__ = ()
 
-    def learn(self, name: str | None, value: Sent) -> None:
-        number = nonzero(value)
+    def learn(self, name: str | None, value: JsonNumber) -> None:
+        number = number_if_nonzero(value)
         if number is not None:
             self[name] = number
 
 
-def _option_summaries_5(making: Making) -> Route:
+def _option_summaries_5(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Summaries5).decode
-    emit = making.emitter.option_summary
+    emit = context.emitter.option_summary
     options = Options("opt-summary", _option)
     index_prices, interests, mark_prices = _Memory(), _Memory(), _Memory()
-    tickers = Known[str | None, Ticker5]()
+    tickers = BoundedDict[str | None, Ticker5]()
 
     def learn(message: Tickers5) -> bool:
         for row in message.data or ():
@@ -178,33 +178,33 @@ def _option_summaries_5(making: Making) -> Route:
                 option_type=option.type,
                 strike_price=option.strike_price,
                 expiration_date=option.expiration,
-                best_bid_price=nonzero(ticker.bid_price),
-                best_bid_amount=nonzero(ticker.bid_amount),
-                best_bid_iv=nonzero(row.bid_iv),
-                best_ask_price=nonzero(ticker.ask_price),
-                best_ask_amount=nonzero(ticker.ask_amount),
-                best_ask_iv=nonzero(row.ask_iv),
-                last_price=nonzero(ticker.last),
+                best_bid_price=number_if_nonzero(ticker.bid_price),
+                best_bid_amount=number_if_nonzero(ticker.bid_amount),
+                best_bid_iv=number_if_nonzero(row.bid_iv),
+                best_ask_price=number_if_nonzero(ticker.ask_price),
+                best_ask_amount=number_if_nonzero(ticker.ask_amount),
+                best_ask_iv=number_if_nonzero(row.ask_iv),
+                last_price=number_if_nonzero(ticker.last),
                 open_interest=interests.get(row.symbol),
                 mark_price=mark_prices.get(row.symbol),
-                mark_iv=nonzero(row.mark_iv),
-                delta=nonzero(row.delta),
-                gamma=nonzero(row.gamma),
-                vega=nonzero(row.vega),
-                theta=nonzero(row.theta),
+                mark_iv=number_if_nonzero(row.mark_iv),
+                delta=number_if_nonzero(row.delta),
+                gamma=number_if_nonzero(row.gamma),
+                vega=number_if_nonzero(row.vega),
+                theta=number_if_nonzero(row.theta),
                 underlying_price=index_prices.get(row.underlying),
                 underlying_index=row.underlying,
             )
         return rows is not UNSET
 
-    learning = Part(decode_tickers_5, learn)
+    learning = SharedDecoder(decode_tickers_5, learn)
     return named(
         {
             "opt-summary": summaries,
             "index-tickers": learning,
             "open-interest": learning,
             "mark-price": learning,
-            "tickers": Part(decode_tickers_5, learn_tickers),
+            "tickers": SharedDecoder(decode_tickers_5, learn_tickers),
         }
     )
 

@@ -14,17 +14,17 @@ from tardis_machine.engine.shapes import (
     BidAmount,
     BidPrice,
     Bids,
+    KernelShape,
     Milliseconds,
     Object,
     Plain,
-    Shape,
     Single,
     Symbol,
 )
-from tardis_machine.exchanges.base.channels import Route, Shaped, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, named
 from tardis_machine.exchanges.base.dialect import Endpoint
-from tardis_machine.exchanges.base.exchange import Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, best, symbol, time
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import JsonNumber, best, symbol, time
 from tardis_machine.exchanges.okex import (
     LIVE,
     NATIVE,
@@ -43,9 +43,9 @@ class _Argument(Struct, gc=False):
 
 class _Trade(Struct, gc=False):
     symbol: str = field(name="sprdId")
-    price: Sent = field(name="px")
-    amount: Sent = field(name="sz")
-    timestamp: Sent = field(name="ts")
+    price: JsonNumber = field(name="px")
+    amount: JsonNumber = field(name="sz")
+    timestamp: JsonNumber = field(name="ts")
     id: str | None = field(name="tradeId", default=None)
     side: str | None = None
 
@@ -54,7 +54,7 @@ _TRADES: Final = trades_shape("sprdId")
 _trades: Final = trades_of(Decoder(Trades5[_Trade]).decode, _TRADES, "sprd-public-trades")
 
 
-def _time(value: Sent, channel: str) -> int:
+def _time(value: JsonNumber, channel: str) -> int:
     """Return a book's time; 0, null or empty where a spread never had a book."""
     return 0 if value is None or value == "" else time(value, channel, "ts")
 
@@ -62,7 +62,7 @@ def _time(value: Sent, channel: str) -> int:
 class _Book(Struct, gc=False):
     bids: Raw
     asks: Raw
-    timestamp: Sent = field(name="ts", default=UNSET)
+    timestamp: JsonNumber = field(name="ts", default=UNSET)
 
 
 class _Books(Struct, gc=False):
@@ -70,9 +70,9 @@ class _Books(Struct, gc=False):
     data: list[_Book] | UnsetType = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Books).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book_changes(line: bytes) -> bool:
         message = decode(line)
@@ -83,12 +83,12 @@ def _book_changes(making: Making) -> Route:
                 emit(name, True, row.bids, row.asks, timestamp)
         return message.data is not UNSET
 
-    return named({"sprd-books5": Shaped(book_changes, _BOOK)})
+    return named({"sprd-books5": KernelHandler(book_changes, _BOOK)})
 
 
 _SYMBOL: Final = Object({"sprdId": Symbol()})
 _TIME: Final = Milliseconds(text=True)
-_BOOK: Final = Shape(
+_BOOK: Final = KernelShape(
     emits="book_snapshot",
     fields={
         "arg": _SYMBOL,
@@ -102,9 +102,9 @@ class _Bests(Struct, gc=False):
     data: list[Best5] | UnsetType = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Bests).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def book_tickers(line: bytes) -> bool:
         message = decode(line)
@@ -117,10 +117,10 @@ def _book_tickers(making: Making) -> Route:
                 emit(name, ask_amount, ask_price, bid_price, bid_amount, timestamp)
         return message.data is not UNSET
 
-    return named({"sprd-bbo-tbt": Shaped(book_tickers, _BEST)})
+    return named({"sprd-bbo-tbt": KernelHandler(book_tickers, _BEST)})
 
 
-_BEST: Final = Shape(
+_BEST: Final = KernelShape(
     emits="book_ticker",
     fields={
         "arg": _SYMBOL,

@@ -6,20 +6,20 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Part, Route, decoded, named
+from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, decoded, named
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     equals,
     present,
 )
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import required, side, symbol
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import number_or_error, side, symbol
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, nanos_us
+from tardis_machine.messages.times import TimeValue, nanos_us
 
 _Text = str | int | float | None
 # Decoded as the reference does, and thus of a size that can be divided.
@@ -81,7 +81,7 @@ def _channel(message: _Message) -> str | None:
     return _PACK if message.method == f"{_PACK}.update" else None
 
 
-def _time(nanoseconds: Number | None) -> Time:
+def _time(nanoseconds: Number | None) -> TimeValue:
     if not nanoseconds:
         raise MapperError("message", "no time")
     return nanos_us(nanoseconds)
@@ -105,10 +105,10 @@ class _ScaledTrade(Struct, array_like=True, gc=False):
     amount: Number | None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode_scaled = Decoder(list[_ScaledTrade]).decode
     decode_plain = Decoder(list[_Trade]).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(message: _Message) -> bool:
         if message.type != "incremental":  # a snapshot repeats what was there before
@@ -144,13 +144,15 @@ def _trades(making: Making) -> Route:
                 )
         return True
 
-    return named({"trades": Part(_decode, trades), "trades_p": Part(_decode, plain_trades)})
+    return named(
+        {"trades": SharedDecoder(_decode, trades), "trades_p": SharedDecoder(_decode, plain_trades)}
+    )
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Sides).decode
     decode_levels = Decoder(list[tuple[Number, Number]]).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def scaled(levels: Raw, name: str) -> list[tuple[float, float]]:
         price, amount = _ticks(name)
@@ -174,7 +176,10 @@ def _book_changes(making: Making) -> Route:
         return True
 
     return named(
-        {"book": Part(_decode, book_changes), "orderbook_p": Part(_decode, plain_book_changes)}
+        {
+            "book": SharedDecoder(_decode, book_changes),
+            "orderbook_p": SharedDecoder(_decode, plain_book_changes),
+        }
     )
 
 
@@ -196,13 +201,13 @@ class _Row(Struct, array_like=True, gc=False):
 
 
 def _scaled(value: Number | UnsetType | None, ticks: float, name: str) -> float:
-    return float(required(value, "market24h", name)) / ticks
+    return float(number_or_error(value, "market24h", name)) / ticks
 
 
-def _derivative_tickers(making: Making) -> Route:
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Market).decode
     decode_rows = Decoder(list[_Row]).decode
-    emit = making.emitter.derivative_ticker
+    emit = context.emitter.derivative_ticker
     price = _CONTRACT_TICKS[0]
 
     def market(message: _Message) -> bool:
@@ -234,7 +239,7 @@ def _derivative_tickers(making: Making) -> Route:
             )
         return True
 
-    return named({"market24h": Part(_decode, market), _PACK: Part(_decode, pack)})
+    return named({"market24h": SharedDecoder(_decode, market), _PACK: SharedDecoder(_decode, pack)})
 
 
 _METHODS: Final = {"book": "orderbook", "trades": "trade", "trades_p": "trade_p"}
@@ -242,7 +247,7 @@ _CHANNELS: Final = {method: channel for channel, method in _METHODS.items()}
 _OF_ALL: Final = frozenset(("market24h", "spot_market24h", _PACK))
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     number = 0
     for each in filters:
         of_all = each.channel in _OF_ALL or not each.symbols
@@ -283,7 +288,9 @@ def _spelled(name: str) -> str:
     return f"s{name[1:]}" if is_pair else name
 
 
-def _era(make: Callable[[Making], Route], contracts: str, perpetuals: str) -> tuple[Era]:
+def _era(
+    make: Callable[[MapperContext], ChannelHandlers], contracts: str, perpetuals: str
+) -> tuple[Era]:
     def ask(symbols: Sequence[str] | None) -> Iterator[Filter]:
         if not symbols:  # an empty list is all, too
             yield Filter(contracts)

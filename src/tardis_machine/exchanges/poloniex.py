@@ -6,14 +6,33 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known
-from tardis_machine.exchanges.base.channels import Part, Route, decoded, named, prefixed
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
+from tardis_machine.bounded import BoundedDict
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    SharedDecoder,
+    decoded,
+    named,
+    prefixed,
+)
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    equals,
+)
 from tardis_machine.exchanges.base.errors import MapperError
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
-from tardis_machine.exchanges.base.fields import Sent, SentTime, buy_unless, required, text, time
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    JsonTime,
+    number_or_error,
+    side_unless_sell,
+    text,
+    time,
+)
 from tardis_machine.exchanges.base.subscriptions import subscriptions
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 from tardis_machine.history.filters import Filter
 from tardis_machine.messages.times import seconds_ms
 
@@ -38,7 +57,7 @@ def _old_name(message: Any) -> str | None:
 _ARRAYS: Final = decoded(_decode_old, _old_name)
 
 
-class _Symbols(Known[int, str]):
+class _Symbols(BoundedDict[int, str]):
     """Symbols by the number of their channel, for arrays that do not name theirs."""
 
     def of(self, message: list[Any]) -> str | None:
@@ -68,8 +87,8 @@ def _number(value: Any) -> Number:
     return value
 
 
-def _old_trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _old_trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
     symbols = _Symbols()
 
     def trades(message: list[Any]) -> bool:
@@ -95,7 +114,7 @@ def _old_trades(making: Making) -> Route:
                 )
         return True
 
-    return named({_OLD: Part(_decode_old, trades)})
+    return named({_OLD: SharedDecoder(_decode_old, trades)})
 
 
 def _is_index(price: str) -> bool:
@@ -118,8 +137,8 @@ def _snapshot(update: list[Any]) -> tuple[Levels, Levels]:
     return _whole_side(bids), _whole_side(asks)
 
 
-def _old_book_changes(making: Making) -> Route:
-    emit = making.emitter.book_change
+def _old_book_changes(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.book_change
     symbols = _Symbols()
 
     def book_changes(message: list[Any]) -> bool:
@@ -144,25 +163,25 @@ def _old_book_changes(making: Making) -> Route:
             emit(symbol, False, bids, asks, None)
         return True
 
-    return named({_OLD: Part(_decode_old, book_changes)})
+    return named({_OLD: SharedDecoder(_decode_old, book_changes)})
 
 
 class _Trade(Struct, gc=False):
     symbol: str
     id: str | None = None
-    price: Sent = UNSET
-    quantity: Sent = UNSET
+    price: JsonNumber = UNSET
+    quantity: JsonNumber = UNSET
     taker_side: str | None = field(name="takerSide", default=None)
-    timestamp: SentTime = field(name="createTime", default=UNSET)
+    timestamp: JsonTime = field(name="createTime", default=UNSET)
 
 
 class _Trades(Struct, gc=False):
     data: list[_Trade] | UnsetType = UNSET  # answers to subscriptions have none
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trades).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trades(line: bytes) -> bool:
         rows = decode(line).data
@@ -172,9 +191,9 @@ def _trades(making: Making) -> Route:
             emit(
                 row.symbol,
                 row.id,
-                required(row.price, "trades", "price"),
-                required(row.quantity, "trades", "quantity"),
-                buy_unless(row.taker_side, "sell"),
+                number_or_error(row.price, "trades", "price"),
+                number_or_error(row.quantity, "trades", "quantity"),
+                side_unless_sell(row.taker_side, "sell"),
                 time(row.timestamp, "trades", "createTime"),
             )
         return True
@@ -186,7 +205,7 @@ class _Book(Struct, gc=False):
     symbol: str
     bids: Raw
     asks: Raw
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
     previous_id: int | None = field(name="lastId", default=None)
     id: int | None = None
 
@@ -196,10 +215,10 @@ class _Books(Struct, gc=False):
     data: list[_Book] | UnsetType = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Books).decode
-    emit = making.emitter.book_change
-    ids = Continuity("book_lv2", checks_ids=making.checks_ids)
+    emit = context.emitter.book_change
+    ids = UpdateIds("book_lv2", checks_ids=context.checks_ids)
 
     def books(line: bytes) -> bool:
         message = decode(line)
@@ -224,11 +243,11 @@ def _call(event: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
         yield {"event": event, "channel": [each.channel], "symbols": list(each.symbols or ())}
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("subscribe", filters)
 
 
-def _unsubscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _unsubscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     return _call("unsubscribe", filters)
 
 
@@ -237,7 +256,9 @@ def _asked(symbol: str) -> Iterable[Filter]:
 
 
 def _eras(
-    old: Callable[[Making], Route], channel: str, make: Callable[[Making], Route]
+    old: Callable[[MapperContext], ChannelHandlers],
+    channel: str,
+    make: Callable[[MapperContext], ChannelHandlers],
 ) -> tuple[Era, Era]:
     return (
         Era((Channel(_OLD, str.upper),), old, _OLD_UNTIL, _ARRAYS),

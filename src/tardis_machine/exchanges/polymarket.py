@@ -7,10 +7,24 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import Decoder
 
 from tardis_machine.engine import BID_FIRST, Objects
-from tardis_machine.exchanges.base.channels import Route, keyed, named
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, at, equals
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, SentTime, nonzero, required, side, time
+from tardis_machine.exchanges.base.channels import ChannelHandlers, keyed, named
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    at,
+    equals,
+)
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    JsonTime,
+    number_if_nonzero,
+    number_or_error,
+    side,
+    time,
+)
 from tardis_machine.history.filters import Filter
 
 _NO_LEVELS: Final = Raw(b"[]")
@@ -27,24 +41,24 @@ _CHANNELS: Final = (
 
 class _Trade(Struct, gc=False):
     asset_id: str
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
     transaction_hash: str | None = None
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.asset_id,
             row.transaction_hash,
-            required(row.price, "last_trade_price", "price"),
-            required(row.size, "last_trade_price", "size"),
+            number_or_error(row.price, "last_trade_price", "price"),
+            number_or_error(row.size, "last_trade_price", "size"),
             side(row.side, "BUY"),
             time(row.timestamp, "last_trade_price", "timestamp"),
         )
@@ -57,25 +71,25 @@ class _Book(Struct, gc=False):
     asset_id: str
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
 class _Change(Struct, gc=False):
     asset_id: str
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
 
 
 class _Changes(Struct, gc=False):
     price_changes: list[_Change]
-    timestamp: SentTime = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode_books = Decoder(list[_Book] | _Book).decode
     decode_changes = Decoder(_Changes).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def books(line: bytes) -> bool:
         found = decode_books(line)
@@ -88,8 +102,8 @@ def _book_changes(making: Making) -> Route:
         message = decode_changes(line)
         timestamp = time(message.timestamp, "price_change", "timestamp")
         for row in message.price_changes:
-            price = required(row.price, "price_change", "price")
-            level = ((price, required(row.size, "price_change", "size")),)
+            price = number_or_error(row.price, "price_change", "price")
+            level = ((price, number_or_error(row.size, "price_change", "size")),)
             bids, asks = (level, ()) if row.side == "BUY" else ((), level)
             emit(row.asset_id, False, bids, asks, timestamp)
         return True
@@ -99,26 +113,33 @@ def _book_changes(making: Making) -> Route:
 
 class _Quote(Struct, gc=False):
     asset_id: str
-    best_bid: Sent = UNSET
-    best_ask: Sent = UNSET
-    timestamp: SentTime = UNSET
+    best_bid: JsonNumber = UNSET
+    best_ask: JsonNumber = UNSET
+    timestamp: JsonTime = UNSET
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Quote).decode
-    emit = making.emitter.book_ticker
-    making.emitter.order_book_ticker(BID_FIRST)
+    emit = context.emitter.book_ticker
+    context.emitter.order_book_ticker(BID_FIRST)
 
     def quote(line: bytes) -> bool:
         row = decode(line)
         timestamp = time(row.timestamp, "best_bid_ask", "timestamp")
-        emit(row.asset_id, None, nonzero(row.best_ask), nonzero(row.best_bid), None, timestamp)
+        emit(
+            row.asset_id,
+            None,
+            number_if_nonzero(row.best_ask),
+            number_if_nonzero(row.best_bid),
+            None,
+            timestamp,
+        )
         return True
 
     return named({"best_bid_ask": quote})
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     """Ask for tokens, whatever the channels; sports results come unasked."""
     tokens = sorted({symbol for each in filters for symbol in each.symbols or ()})
     if tokens:

@@ -9,34 +9,46 @@ from typing import Final
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Route, named, prefixed
-from tardis_machine.exchanges.base.dialect import Dialect, Endpoint, Outgoing, Session, equals
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
-from tardis_machine.exchanges.base.fields import Sent, nonzero, required, side, time_text
+from tardis_machine.exchanges.base.channels import ChannelHandlers, named, prefixed
+from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
+    Dialect,
+    Endpoint,
+    Outgoing,
+    equals,
+)
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_nonzero,
+    number_or_error,
+    side,
+    time_text,
+)
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
 from tardis_machine.history.filters import Filter
-from tardis_machine.messages.times import Time, cut_ms
+from tardis_machine.messages.times import TimeValue, cut_ms
 
 _NO_LEVELS: Final = Raw(b"[]")
 
 
-def _time(value: str | UnsetType | None, channel: str) -> Time:
+def _time(value: str | UnsetType | None, channel: str) -> TimeValue:
     return cut_ms(time_text(value, channel, "timestamp"))
 
 
 class _Trade(Struct, gc=False):
     market: str
     id: str | None = None
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
     timestamp: str | UnsetType | None = UNSET
     event_timestamp: str | UnsetType | None = field(name="eventTimestamp", default=UNSET)
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line)
@@ -44,8 +56,8 @@ def _trades(making: Making) -> Route:
         emit(
             row.market.upper(),
             row.id,
-            required(row.price, "trade", "price"),
-            required(row.size, "trade", "size"),
+            number_or_error(row.price, "trade", "price"),
+            number_or_error(row.size, "trade", "size"),
             side(row.side, "buy"),
             _time(happened, "trade"),
         )
@@ -61,9 +73,9 @@ class _Book(Struct, gc=False):
     timestamp: str | UnsetType | None = UNSET
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Book).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def snapshot(line: bytes) -> bool:
         book = decode(line)
@@ -97,9 +109,9 @@ def _best(level: _Best) -> tuple[_Number, _Number]:
     return price, amount
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Quote).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def quote(line: bytes) -> bool:
         row = decode(line)
@@ -107,10 +119,10 @@ def _book_tickers(making: Making) -> Route:
         bid_price, bid_amount = _best(row.bestBid)
         emit(
             row.market.upper(),
-            nonzero(ask_amount),
-            nonzero(ask_price),
-            nonzero(bid_price),
-            nonzero(bid_amount),
+            number_if_nonzero(ask_amount),
+            number_if_nonzero(ask_price),
+            number_if_nonzero(bid_price),
+            number_if_nonzero(bid_amount),
             _time(row.timestamp, "quote"),
         )
         return True
@@ -135,7 +147,7 @@ _SUBSCRIBED: Final = {
 } | dict.fromkeys(_LEVELS["level3"], "level3")
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     wanted: dict[str, dict[str, None]] = {}
     for each in filters:
         markets = wanted.setdefault(_SUBSCRIBED[each.channel], {})
@@ -145,7 +157,7 @@ def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
 
 
 def _exchange(name: str, url: str, spell: Callable[[str], str] = str) -> Exchange:
-    def era(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+    def era(make: Callable[[MapperContext], ChannelHandlers], *channels: str) -> tuple[Era]:
         return (Era(tuple(Channel(channel, spell) for channel in channels), make),)
 
     return Exchange(

@@ -6,18 +6,25 @@ from typing import Any, Final
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.exchanges.base.channels import Route, named, prefixed
+from tardis_machine.exchanges.base.channels import ChannelHandlers, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
     either,
     equals,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Exchange, Making, always
-from tardis_machine.exchanges.base.fields import Sent, buy_unless, nonzero, required, text, time
+from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
+from tardis_machine.exchanges.base.fields import (
+    JsonNumber,
+    number_if_nonzero,
+    number_or_error,
+    side_unless_sell,
+    text,
+    time,
+)
 from tardis_machine.history.filters import Filter
 
 Number = int | float
@@ -25,25 +32,25 @@ Number = int | float
 
 class _Trade(Struct, gc=False):
     code: str
-    trade_price: Sent = UNSET
-    trade_volume: Sent = UNSET
+    trade_price: JsonNumber = UNSET
+    trade_volume: JsonNumber = UNSET
     trade_timestamp: Number | None = None
     ask_bid: str | None = None
     sequential_id: str | Number | UnsetType | None = UNSET
 
 
-def _trades(making: Making) -> Route:
+def _trades(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Trade).decode
-    emit = making.emitter.trade
+    emit = context.emitter.trade
 
     def trade(line: bytes) -> bool:
         row = decode(line)
         emit(
             row.code,
             text(row.sequential_id),
-            required(row.trade_price, "trade", "trade_price"),
-            required(row.trade_volume, "trade", "trade_volume"),
-            buy_unless(row.ask_bid, "ASK"),
+            number_or_error(row.trade_price, "trade", "trade_price"),
+            number_or_error(row.trade_volume, "trade", "trade_volume"),
+            side_unless_sell(row.ask_bid, "ASK"),
             time(row.trade_timestamp, "trade", "trade_timestamp"),
         )
         return True
@@ -52,10 +59,10 @@ def _trades(making: Making) -> Route:
 
 
 class _Unit(Struct, gc=False):
-    ask_price: Sent = UNSET
-    bid_price: Sent = UNSET
-    ask_size: Sent = UNSET
-    bid_size: Sent = UNSET
+    ask_price: JsonNumber = UNSET
+    bid_price: JsonNumber = UNSET
+    ask_size: JsonNumber = UNSET
+    bid_size: JsonNumber = UNSET
 
 
 class _Book(Struct, gc=False):
@@ -64,9 +71,9 @@ class _Book(Struct, gc=False):
     timestamp: Number | None = None
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_Book).decode
-    emit = making.emitter.book_change
+    emit = context.emitter.book_change
 
     def book(line: bytes) -> bool:
         message = decode(line)
@@ -76,14 +83,14 @@ def _book_changes(making: Making) -> Route:
             True,
             # A side that has fewer levels than the other is filled up with 0.
             [
-                (price, required(unit.bid_size, "orderbook", "bid_size"))
+                (price, number_or_error(unit.bid_size, "orderbook", "bid_size"))
                 for unit in units
-                if (price := nonzero(unit.bid_price)) is not None
+                if (price := number_if_nonzero(unit.bid_price)) is not None
             ],
             [
-                (price, required(unit.ask_size, "orderbook", "ask_size"))
+                (price, number_or_error(unit.ask_size, "orderbook", "ask_size"))
                 for unit in units
-                if (price := nonzero(unit.ask_price)) is not None
+                if (price := number_if_nonzero(unit.ask_price)) is not None
             ],
             time(message.timestamp, "orderbook", "timestamp"),
         )
@@ -92,7 +99,7 @@ def _book_changes(making: Making) -> Route:
     return named({"orderbook": book})
 
 
-def _subscribe(filters: Sequence[Filter], session: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
     """Ask for everything at once: a later message would replace the subscription."""
     yield [
         {"ticket": str(session.now_ms)},
@@ -115,8 +122,8 @@ EXCHANGES: Final = (
     Exchange(
         name="upbit",
         types={
-            "trade": always(_trades, "trade"),
-            "book_change": always(_book_changes, "orderbook"),
+            "trade": one_era(_trades, "trade"),
+            "book_change": one_era(_book_changes, "orderbook"),
         },
         dispatch=prefixed(b'{"type":"', "type"),
         live=Dialect(

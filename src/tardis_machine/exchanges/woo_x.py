@@ -7,24 +7,24 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
-from tardis_machine.bounded import Known, Made
+from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import PAIRS, Emitter, Layout, Objects
 from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
     Handler,
-    Part,
     Parts,
-    Route,
+    SharedDecoder,
     find,
     keyed,
     named,
     prefixed,
 )
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     Endpoint,
     Outgoing,
-    Session,
-    Snapshot,
+    SnapshotRequest,
     at,
     either,
     equals,
@@ -32,13 +32,13 @@ from tardis_machine.exchanges.base.dialect import (
     pairs,
     present,
 )
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making, date
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext, date
 from tardis_machine.exchanges.base.fields import (
-    Sent,
-    SentTime,
-    buy_unless,
-    filled,
-    required,
+    JsonNumber,
+    JsonTime,
+    number_if_not_empty,
+    number_or_error,
+    side_unless_sell,
     symbol,
     ticker_time,
     time,
@@ -76,7 +76,7 @@ def _requests_too(parts: Parts, emitter: Emitter | None = None) -> Handler:
 class _Kept(NamedTuple):
     """An update of a book, and the time of the one before it."""
 
-    previous: SentTime
+    previous: JsonTime
     bids: Raw
     asks: Raw
     timestamp: int
@@ -87,9 +87,9 @@ class _Book:
 
     __slots__ = ("_emit", "_kept", "_started_at", "_symbol")
 
-    def __init__(self, symbol: str, making: Making) -> None:
+    def __init__(self, symbol: str, context: MapperContext) -> None:
         self._symbol = symbol
-        self._emit = making.emitter.book_change
+        self._emit = context.emitter.book_change
         self._kept: deque[_Kept] = deque(maxlen=_KEPT_UPDATES)
         self._started_at: int | None = None
 
@@ -108,35 +108,35 @@ class _Book:
             self._emit(self._symbol, False, update.bids, update.asks, update.timestamp)
 
 
-def _books(making: Making) -> Made[str, _Book]:
-    return Made(lambda symbol: _Book(symbol, making))
+def _books(context: MapperContext) -> BoundedDefaultDict[str, _Book]:
+    return BoundedDefaultDict(lambda symbol: _Book(symbol, context))
 
 
-def _channel_last(parts: Mapping[str, Handler | Part[Any]]) -> Route:
+def _channel_last(parts: Mapping[str, Handler | SharedDecoder[Any]]) -> ChannelHandlers:
     return lambda name: parts.get(name.rpartition("@")[2])
 
 
 class _OldRow(Struct, gc=False):
     symbol: str | None = None
-    price: Sent = UNSET
-    size: Sent = UNSET
+    price: JsonNumber = UNSET
+    size: JsonNumber = UNSET
     side: str | None = None
     source: Any = None
-    funding_rate: Sent = field(name="fundingRate", default=UNSET)
-    funding_timestamp: SentTime = field(name="fundingTs", default=UNSET)
-    open_interest: Sent = field(name="openInterest", default=UNSET)
+    funding_rate: JsonNumber = field(name="fundingRate", default=UNSET)
+    funding_timestamp: JsonTime = field(name="fundingTs", default=UNSET)
+    open_interest: JsonNumber = field(name="openInterest", default=UNSET)
 
 
 class _OldMessage(Struct, gc=False):
     data: _OldRow
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
 _decode_old: Final = Decoder(_OldMessage).decode
 
 
-def _old_trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _old_trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trade(message: _OldMessage) -> bool:
         row = message.data
@@ -144,34 +144,34 @@ def _old_trades(making: Making) -> Route:
             emit(
                 symbol(row.symbol, "trade"),
                 None,
-                required(row.price, "trade", "price"),
-                required(row.size, "trade", "size"),
-                buy_unless(row.side, "SELL"),
+                number_or_error(row.price, "trade", "price"),
+                number_or_error(row.size, "trade", "size"),
+                side_unless_sell(row.side, "SELL"),
                 time(message.timestamp, "trade", "ts"),
             )
         return True
 
-    return _channel_last({"trade": Part(_decode_old, trade)})
+    return _channel_last({"trade": SharedDecoder(_decode_old, trade)})
 
 
 class _OldBook(Struct, gc=False):
     symbol: str
-    timestamp: SentTime = field(name="ts", default=UNSET)
-    previous: SentTime = field(name="prevTs", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
+    previous: JsonTime = field(name="prevTs", default=UNSET)
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
 
 
 class _OldBookMessage(Struct, gc=False):
     data: _OldBook | None = None
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
     event: str | None = None
     success: bool | None = None
 
 
-def _old_book_changes(making: Making) -> Route:
+def _old_book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldBookMessage).decode
-    books = _books(making)
+    books = _books(context)
 
     def update(line: bytes) -> bool:
         message = decode(line)
@@ -197,17 +197,17 @@ def _spot(symbol: str) -> str:
     return symbol.upper().replace("PERP_", "SPOT_", 1)
 
 
-class _Indexes(Known[str, Sent]):
+class _Indexes(BoundedDict[str, JsonNumber]):
     """Index prices by the perpetual they are for: a ticker takes them up with its next message."""
 
     __slots__ = ()
 
-    def learn(self, spot: str | None, price: Sent) -> bool:
+    def learn(self, spot: str | None, price: JsonNumber) -> bool:
         self[symbol(spot, "indexprice").replace("SPOT_", "PERP_", 1)] = price
         return True
 
     def of(self, perpetual: str) -> str | int | float | None:
-        return filled(self.get(perpetual))
+        return number_if_not_empty(self.get(perpetual))
 
 
 def _of_perpetuals(take: Callable[[str, M], None]) -> Callable[[M], bool]:
@@ -223,16 +223,16 @@ def _of_perpetuals(take: Callable[[str, M], None]) -> Callable[[M], bool]:
     return take_message
 
 
-def _old_derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
+def _old_derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
     indexes = _Indexes()
 
     def trade(market: str, message: _OldMessage) -> None:
-        price, timestamp = filled(message.data.price), ticker_time(message.timestamp)
+        price, timestamp = number_if_not_empty(message.data.price), ticker_time(message.timestamp)
         emit(market, timestamp, last_price=price, index_price=indexes.of(market))
 
     def mark_price(market: str, message: _OldMessage) -> None:
-        price, timestamp = filled(message.data.price), ticker_time(message.timestamp)
+        price, timestamp = number_if_not_empty(message.data.price), ticker_time(message.timestamp)
         emit(market, timestamp, mark_price=price, index_price=indexes.of(market))
 
     def index_price(message: _OldMessage) -> bool:
@@ -243,52 +243,55 @@ def _old_derivative_tickers(making: Making) -> Route:
         emit(
             market,
             ticker_time(message.timestamp),
-            funding_rate=filled(row.funding_rate),
+            funding_rate=number_if_not_empty(row.funding_rate),
             funding_timestamp=time(row.funding_timestamp, "estfundingrate", "fundingTs"),
             index_price=indexes.of(market),
         )
 
     def open_interest(market: str, message: _OldMessage) -> None:
-        amount, timestamp = filled(message.data.open_interest), ticker_time(message.timestamp)
+        amount, timestamp = (
+            number_if_not_empty(message.data.open_interest),
+            ticker_time(message.timestamp),
+        )
         emit(market, timestamp, open_interest=amount, index_price=indexes.of(market))
 
     return _channel_last(
         {
-            "trade": Part(_decode_old, _of_perpetuals(trade)),
-            "markprice": Part(_decode_old, _of_perpetuals(mark_price)),
-            "indexprice": Part(_decode_old, index_price),
-            "estfundingrate": Part(_decode_old, _of_perpetuals(funding)),
-            "openinterest": Part(_decode_old, _of_perpetuals(open_interest)),
+            "trade": SharedDecoder(_decode_old, _of_perpetuals(trade)),
+            "markprice": SharedDecoder(_decode_old, _of_perpetuals(mark_price)),
+            "indexprice": SharedDecoder(_decode_old, index_price),
+            "estfundingrate": SharedDecoder(_decode_old, _of_perpetuals(funding)),
+            "openinterest": SharedDecoder(_decode_old, _of_perpetuals(open_interest)),
         }
     )
 
 
 class _OldQuote(Struct, gc=False):
     symbol: str
-    ask_price: Sent = field(name="ask", default=UNSET)
-    ask_amount: Sent = field(name="askSize", default=UNSET)
-    bid_price: Sent = field(name="bid", default=UNSET)
-    bid_amount: Sent = field(name="bidSize", default=UNSET)
+    ask_price: JsonNumber = field(name="ask", default=UNSET)
+    ask_amount: JsonNumber = field(name="askSize", default=UNSET)
+    bid_price: JsonNumber = field(name="bid", default=UNSET)
+    bid_amount: JsonNumber = field(name="bidSize", default=UNSET)
 
 
 class _OldQuoteMessage(Struct, gc=False):
     data: _OldQuote
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
 
 
-def _old_book_tickers(making: Making) -> Route:
+def _old_book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_OldQuoteMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def quote(line: bytes) -> bool:
         message = decode(line)
         row = message.data
         emit(
             row.symbol,
-            filled(row.ask_amount),
-            filled(row.ask_price),
-            filled(row.bid_price),
-            filled(row.bid_amount),
+            number_if_not_empty(row.ask_amount),
+            number_if_not_empty(row.ask_price),
+            number_if_not_empty(row.bid_price),
+            number_if_not_empty(row.bid_amount),
             time(message.timestamp, "bbo", "ts"),
         )
         return True
@@ -298,14 +301,14 @@ def _old_book_tickers(making: Making) -> Route:
 
 class _Row(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
-    timestamp: SentTime = field(name="ts", default=UNSET)
-    price: Sent = field(name="px", default=UNSET)
-    size: Sent = field(name="sx", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
+    price: JsonNumber = field(name="px", default=UNSET)
+    size: JsonNumber = field(name="sx", default=UNSET)
     side: str | None = field(name="sd", default=None)
     source: Any = field(name="src", default=None)
-    funding_rate: Sent = field(name="r", default=UNSET)
-    funding_timestamp: SentTime = field(name="ft", default=UNSET)
-    open_interest: Sent = field(name="oi", default=UNSET)
+    funding_rate: JsonNumber = field(name="r", default=UNSET)
+    funding_timestamp: JsonTime = field(name="ft", default=UNSET)
+    open_interest: JsonNumber = field(name="oi", default=UNSET)
 
 
 class _Message(Struct, gc=False):
@@ -315,8 +318,8 @@ class _Message(Struct, gc=False):
 _decode: Final = Decoder(_Message).decode
 
 
-def _trades(making: Making) -> Route:
-    emit = making.emitter.trade
+def _trades(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.trade
 
     def trade(message: _Message) -> bool:
         row = message.data
@@ -324,20 +327,20 @@ def _trades(making: Making) -> Route:
             emit(
                 symbol(row.symbol, "trade"),
                 None,
-                required(row.price, "trade", "px"),
-                required(row.size, "trade", "sx"),
-                buy_unless(row.side, "SELL"),
+                number_or_error(row.price, "trade", "px"),
+                number_or_error(row.size, "trade", "sx"),
+                side_unless_sell(row.side, "SELL"),
                 time(row.timestamp, "trade", "ts"),
             )
         return True
 
-    return named({"trade": Part(_decode, trade)}, separator="@")
+    return named({"trade": SharedDecoder(_decode, trade)}, separator="@")
 
 
 class _BookRow(Struct, gc=False):
     symbol: str | None = field(name="s", default=None)
-    timestamp: SentTime = field(name="ts", default=UNSET)
-    previous: SentTime = field(name="prevTs", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
+    previous: JsonTime = field(name="prevTs", default=UNSET)
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
 
@@ -350,13 +353,13 @@ class _BookRow(Struct, gc=False):
 class _BookMessage(Struct, gc=False):
     topic: str
     data: _BookRow
-    timestamp: SentTime = field(name="ts", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
     generated: bool = False
 
 
-def _book_changes(making: Making) -> Route:
+def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
-    books = _books(making)
+    books = _books(context)
 
     def take(message: _BookMessage) -> bool:
         row = message.data
@@ -382,49 +385,49 @@ def _book_changes(making: Making) -> Route:
     return named({"orderbookupdate": update, "orderbook": snapshot}, separator="@")
 
 
-def _derivative_tickers(making: Making) -> Route:
-    emit = making.emitter.derivative_ticker
+def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
+    emit = context.emitter.derivative_ticker
     indexes = _Indexes()
 
     def trade(market: str, message: _Message) -> None:
         row = message.data
-        price = required(row.price, "trade", "px")
+        price = number_or_error(row.price, "trade", "px")
         index = indexes.of(market)
         emit(market, ticker_time(row.timestamp), last_price=price, index_price=index)
 
     def mark_price(market: str, message: _Message) -> None:
         row = message.data
-        price = required(row.price, "markprice", "px")
+        price = number_or_error(row.price, "markprice", "px")
         index = indexes.of(market)
         emit(market, ticker_time(row.timestamp), mark_price=price, index_price=index)
 
     def index_price(message: _Message) -> bool:
         row = message.data
-        return indexes.learn(row.symbol, required(row.price, "indexprice", "px"))
+        return indexes.learn(row.symbol, number_or_error(row.price, "indexprice", "px"))
 
     def funding(market: str, message: _Message) -> None:
         row = message.data
         emit(
             market,
             ticker_time(row.timestamp),
-            funding_rate=required(row.funding_rate, "estfundingrate", "r"),
+            funding_rate=number_or_error(row.funding_rate, "estfundingrate", "r"),
             funding_timestamp=time(row.funding_timestamp, "estfundingrate", "ft"),
             index_price=indexes.of(market),
         )
 
     def open_interest(market: str, message: _Message) -> None:
         row = message.data
-        amount = required(row.open_interest, "openinterest", "oi")
+        amount = number_or_error(row.open_interest, "openinterest", "oi")
         index = indexes.of(market)
         emit(market, ticker_time(row.timestamp), open_interest=amount, index_price=index)
 
     return named(
         {
-            "trade": Part(_decode, _of_perpetuals(trade)),
-            "markprice": Part(_decode, _of_perpetuals(mark_price)),
-            "indexprice": Part(_decode, index_price),
-            "estfundingrate": Part(_decode, _of_perpetuals(funding)),
-            "openinterest": Part(_decode, _of_perpetuals(open_interest)),
+            "trade": SharedDecoder(_decode, _of_perpetuals(trade)),
+            "markprice": SharedDecoder(_decode, _of_perpetuals(mark_price)),
+            "indexprice": SharedDecoder(_decode, index_price),
+            "estfundingrate": SharedDecoder(_decode, _of_perpetuals(funding)),
+            "openinterest": SharedDecoder(_decode, _of_perpetuals(open_interest)),
         },
         separator="@",
     )
@@ -432,29 +435,29 @@ def _derivative_tickers(making: Making) -> Route:
 
 class _Quote(Struct, gc=False):
     symbol: str = field(name="s")
-    timestamp: SentTime = field(name="ts", default=UNSET)
-    ask_price: Sent = field(name="ap", default=UNSET)
-    ask_amount: Sent = field(name="aq", default=UNSET)
-    bid_price: Sent = field(name="bp", default=UNSET)
-    bid_amount: Sent = field(name="bq", default=UNSET)
+    timestamp: JsonTime = field(name="ts", default=UNSET)
+    ask_price: JsonNumber = field(name="ap", default=UNSET)
+    ask_amount: JsonNumber = field(name="aq", default=UNSET)
+    bid_price: JsonNumber = field(name="bp", default=UNSET)
+    bid_amount: JsonNumber = field(name="bq", default=UNSET)
 
 
 class _QuoteMessage(Struct, gc=False):
     data: _Quote
 
 
-def _book_tickers(making: Making) -> Route:
+def _book_tickers(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_QuoteMessage).decode
-    emit = making.emitter.book_ticker
+    emit = context.emitter.book_ticker
 
     def quote(line: bytes) -> bool:
         row = decode(line).data
         emit(
             row.symbol,
-            filled(row.ask_amount),
-            filled(row.ask_price),
-            filled(row.bid_price),
-            filled(row.bid_amount),
+            number_if_not_empty(row.ask_amount),
+            number_if_not_empty(row.ask_price),
+            number_if_not_empty(row.bid_price),
+            number_if_not_empty(row.bid_amount),
             time(row.timestamp, "bbo", "ts"),
         )
         return True
@@ -473,7 +476,7 @@ def _place(asked: tuple[str, str]) -> int:
     return _TOPIC_ORDER.get(asked[0], len(_TOPICS))
 
 
-def _subscribe(filters: Sequence[Filter], _: Session) -> Iterator[Outgoing]:
+def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     topics: dict[str, list[str]] = {}
     for channel, market in sorted(pairs(filters), key=_place):
         depth = "@50" if channel == "orderbookupdate" else ""
@@ -489,7 +492,9 @@ def _reply(message: Any) -> Outgoing | None:
 
 
 def _eras(
-    old: Callable[[Making], Route], new: Callable[[Making], Route], *channels: Channel
+    old: Callable[[MapperContext], ChannelHandlers],
+    new: Callable[[MapperContext], ChannelHandlers],
+    *channels: Channel,
 ) -> tuple[Era, Era]:
     return Era(channels, old, until=_V3_SINCE, dispatch=_requests_too), Era(channels, new)
 
@@ -528,7 +533,7 @@ EXCHANGES: Final = (
             errors=either(equals("success", False), present("errorMsg"), equals("cmd", "ERROR")),
             reply=_reply,
             snapshots=(
-                Snapshot(
+                SnapshotRequest(
                     channel="orderbook",
                     deltas="orderbookupdate",
                     url="https://api.woox.io/v3/public/orderbook?symbol={SYMBOL}&maxLevel=50",

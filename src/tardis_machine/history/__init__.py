@@ -9,7 +9,7 @@ from tardis_machine.history.errors import (
 )
 from tardis_machine.history.filters import Filter, normalize, to_json
 from tardis_machine.history.history import History, Source, claim_cache_dir, default_cache_dir
-from tardis_machine.history.reader import Reader, Select
+from tardis_machine.history.reader import HistoryReader, Select
 
 __all__ = [
     "CacheError",
@@ -17,7 +17,7 @@ __all__ = [
     "Filter",
     "History",
     "HistoryError",
-    "Reader",
+    "HistoryReader",
     "ReaderClosedError",
     "RetriesExhaustedError",
     "Select",

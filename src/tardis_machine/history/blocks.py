@@ -1,4 +1,4 @@
-"""A slice's file, decompressed in bounded pieces of whole lines."""
+"""A slice's file, decompressed in bounded blocks of whole lines."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
 from tardis_machine.history.errors import CorruptSliceError
 
-PIECE_BYTES: Final = 1 << 18
+BLOCK_BYTES: Final = 1 << 18
 """Small enough for the processor's cache and an event loop's step; only a line can be longer."""
 
 MAX_LINE_BYTES: Final = 64 << 20
@@ -30,10 +30,10 @@ _ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
 _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
 
 
-def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the file's lines, each piece whole lines; raise CorruptSliceError where it is bad.
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the file's lines, each block whole lines; raise CorruptSliceError where it is bad.
 
-    A piece is empty where a long stretch of the file holds nothing, so that a step stays short.
+    A block is empty where a long stretch of the file holds nothing, so that a step stays short.
     """
     rest: list[bytes] = []
     for chunk, end in _measured(path):
@@ -91,7 +91,7 @@ def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
         file, read_size=_READ_BYTES, read_across_frames=True, closefd=False
     )
     try:
-        while chunk := reader.read(PIECE_BYTES):
+        while chunk := reader.read(BLOCK_BYTES):
             yield chunk
     except zstandard.ZstdError as error:
         raise CorruptSliceError(path, str(error)) from None
@@ -160,7 +160,7 @@ def _gzip_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
             while not member.eof:
                 if member.needs_input and not data and not (data := file.read(_READ_BYTES)):
                     raise CorruptSliceError(path, "truncated inside a gzip member")
-                chunk = member.decompress(data, PIECE_BYTES)
+                chunk = member.decompress(data, BLOCK_BYTES)
                 data = b""
                 if chunk:
                     yield chunk

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tardis_machine.history.blocks import pieces
+from tardis_machine.history.blocks import read_blocks
 from tardis_machine.history.cache import CachedSlice
 from tardis_machine.history.errors import CorruptSliceError
 from tardis_machine.history.recorded_lines import STAMP, last_stamp, minute_of, split, stamp_of
@@ -28,11 +28,11 @@ def served_minutes(
     start, end = minutes
     try:
         if cached.start < whole[0]:
-            gap = _gap(pieces(cached.path), stamp_of(start))
+            gap = _gap(read_blocks(cached.path), stamp_of(start))
             if gap.has_disconnect and gap.before < stamp_of(whole[0]):
                 start = min(end, minute_of(gap.after) + 1) if gap.after else end
         if cached.end > whole[1]:
-            gap = _gap(pieces(cached.path), stamp_of(end))
+            gap = _gap(read_blocks(cached.path), stamp_of(end))
             if gap.has_disconnect and (not gap.after or gap.after >= stamp_of(whole[1])):
                 end = max(start, minute_of(gap.before)) if gap.before else start
     except (OSError, CorruptSliceError, ValueError):
@@ -42,12 +42,12 @@ def served_minutes(
 
 def _gap(file: Iterable[bytes], border: bytes) -> _Gap:
     before, has_disconnect = b"", False
-    for piece in file:
-        last = last_stamp(piece)
+    for block in file:
+        last = last_stamp(block)
         if last and last < border:
-            before, has_disconnect = last, piece.endswith(b"\n\n")
+            before, has_disconnect = last, block.endswith(b"\n\n")
             continue
-        for line in split(piece):
+        for line in split(block):
             stamp = line[:STAMP]
             if not stamp:
                 has_disconnect = True

@@ -24,7 +24,7 @@ from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
 from tardis_machine.history.plain import HAS_POSIX, PlainCache
-from tardis_machine.history.reader import Reader, Select
+from tardis_machine.history.reader import HistoryReader, Select
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Source(Protocol):
         """Name the exchanges and times in it, for headers, errors and logs."""
 
     def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
-        """Keep the lines of a piece that filters ask for; None if they ask for all."""
+        """Keep the lines of a block that filters ask for; None if they ask for all."""
 
 
 class History:
@@ -93,7 +93,7 @@ class History:
         self._fetches = Fetches(self._client, self.cache, max_fetches)
         self._due_times = DueTimes(clock)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="tardis-cache")
-        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[HistoryReader] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +110,7 @@ class History:
         *,
         readers: int = 1,
         lag_minutes: float | None = None,
-    ) -> Reader:
+    ) -> HistoryReader:
         """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes).
 
         There are none where both are the same; nothing is fetched then.
@@ -140,7 +140,7 @@ class History:
             first, last = (each // MINUTE for each in part)
             keys, select = cache_keys([]), source.selection(exchange, normalized)
         request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
-        reader = Reader(
+        reader = HistoryReader(
             request,
             last,
             keys=keys,

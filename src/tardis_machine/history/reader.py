@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from tardis_machine.history.blocks import pieces, verify
+from tardis_machine.history.blocks import read_blocks, verify
 from tardis_machine.history.borders import served_minutes
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
@@ -26,7 +26,7 @@ from tardis_machine.history.errors import (
 )
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
 from tardis_machine.history.recorded_lines import (
-    Window,
+    StampRange,
     count_stamped,
     first_stamp,
     last_stamp,
@@ -43,7 +43,7 @@ SliceFault = CorruptSliceError | EvictedSliceError
 """Why a slice in the cache cannot be read, and is fetched again."""
 
 Select = Callable[[bytes], bytes]
-"""Keeps the lines of a piece that were asked for."""
+"""Keeps the lines of a block that were asked for."""
 
 _VERIFY_AHEAD: Final = 3
 _MAX_CORRUPT: Final = 2
@@ -90,43 +90,43 @@ class _Delivered:
     """
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._blocks: list[bytes] = []
         self._bytes = 0
-        # A stamp, and the lines with it whose pieces are no longer kept.
+        # A stamp, and the lines with it whose blocks are no longer kept.
         self._counted = (b"", 0)
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._blocks)
 
-    def add(self, piece: bytes) -> None:
-        """Note a piece of whole lines; many pieces with one stamp are reduced to a count."""
-        last = last_stamp(piece)
+    def add(self, block: bytes) -> None:
+        """Note a block of whole lines; many blocks with one stamp are reduced to a count."""
+        last = last_stamp(block)
         if not last:
             return
-        if first_stamp(piece) != last:
+        if first_stamp(block) != last:
             self._counted = (b"", 0)
-            self._pieces.clear()
+            self._blocks.clear()
             self._bytes = 0
         elif self._bytes > _MOST_DELIVERED_BYTES:
             self._counted = (self.stamp, self.lines())
-            self._pieces.clear()
+            self._blocks.clear()
             self._bytes = 0
-        self._pieces.append(piece)
-        self._bytes += len(piece)
+        self._blocks.append(block)
+        self._bytes += len(block)
 
     @property
     def stamp(self) -> bytes:
         """The stamp of the last line."""
-        return last_stamp(self._pieces[-1])
+        return last_stamp(self._blocks[-1])
 
     def lines(self) -> int:
         """Count the lines with the last stamp."""
         stamp, (counted, count) = self.stamp, self._counted
-        return count_stamped(self._pieces, stamp) + (count if counted == stamp else 0)
+        return count_stamped(self._blocks, stamp) + (count if counted == stamp else 0)
 
 
-class Reader:
-    """Iterates over pieces of whole lines; made by `History.read`, used by one thread at a time."""
+class HistoryReader:
+    """Iterates over blocks of whole lines; made by `History.read`, used by one thread at a time."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class Reader:
         self._bytes_per_minute = 0
         self._segments: deque[_Segment] = deque()
         self._planned = self._done = request.start
-        self._pieces: Iterator[bytes] | None = None
-        self._window: Window | None = None
+        self._blocks: Iterator[bytes] | None = None
+        self._window: StampRange | None = None
         self._skip = 0
         # Another thread may close the reader at any time: what it holds changes hands under this.
         self._lock = threading.RLock()
@@ -194,11 +194,11 @@ class Reader:
             self.close()
 
     def pending(self) -> Future[object] | None:
-        """Return what the next piece waits for; None if piece, end or error is there.
+        """Return what the next block waits for; None if block, end or error is there.
 
         That is a fetch, or a `Due` where its minute is yet to come.
         """
-        if self._closed.is_set() or self._pieces is not None or self._failure is not None:
+        if self._closed.is_set() or self._blocks is not None or self._failure is not None:
             return None
         try:
             return self._unfinished()
@@ -207,14 +207,14 @@ class Reader:
             return None
 
     def __next__(self) -> bytes:
-        """Return the next piece; block while its slice is being fetched.
+        """Return the next block; block while its slice is being fetched.
 
         After `pending` has told that there is nothing to wait for, it does not. So it may be empty:
         where what follows has to be waited for, and where a file has nothing to give.
         """
         while not self._closed.is_set():
             try:
-                if self._pieces is None:
+                if self._blocks is None:
                     while (waits := self.pending()) is not None:
                         waits.exception()
                     if self._closed.is_set():
@@ -225,9 +225,9 @@ class Reader:
                         break
                     self._begin(self._segments[0])
                 segment = self._segments[0]
-                piece = self._read(segment)
-                if piece or not segment.delivered or self.pending() is not None:
-                    return piece
+                block = self._read(segment)
+                if block or not segment.delivered or self.pending() is not None:
+                    return block
             except Exception:
                 if self._closed.is_set():
                     # By another thread, in the middle of this.
@@ -248,7 +248,7 @@ class Reader:
         """Stop the fetches at once; harmless when repeated."""
         with self._lock:
             self._closed.set()
-            self._pieces = None
+            self._blocks = None
             probe, self._probe = self._probe, None
             due, self._due = self._due, None
             segments = list(self._segments)
@@ -582,20 +582,20 @@ class Reader:
                 segment.fetch.future.result()
             raise ReaderClosedError("the replay was closed before its end")
         cached = segment.cached
-        self._pieces = pieces(cached.path)
+        self._blocks = read_blocks(cached.path)
         self._window = None
         self._skip = 0
         if segment.delivered:
-            self._window = Window(segment.delivered.stamp, stamp_of(segment.end))
+            self._window = StampRange(segment.delivered.stamp, stamp_of(segment.end))
             self._skip = segment.delivered.lines()
         elif (segment.start, segment.end) != (cached.start, cached.end):
-            self._window = Window(stamp_of(segment.start), stamp_of(segment.end))
+            self._window = StampRange(stamp_of(segment.start), stamp_of(segment.end))
 
     def _read(self, segment: _Segment) -> bytes:
-        if self._pieces is None:
+        if self._blocks is None:
             return b""
         try:
-            piece = next(self._pieces, None)
+            block = next(self._blocks, None)
         except CorruptSliceError as error:
             self._refetch(segment, error)
             return b""
@@ -603,24 +603,24 @@ class Reader:
             path = segment.cached.path if segment.cached else self._cache.directory
             self._refetch(segment, _fault(path, error))
             return b""
-        ended = piece is None
+        ended = block is None
         if self._window is not None:
-            piece = self._window.rest() if piece is None else self._window.cut(piece)
+            block = self._window.rest() if block is None else self._window.cut(block)
             if self._skip:
-                piece, self._skip = skip(piece, self._skip)
+                block, self._skip = skip(block, self._skip)
         if ended or (self._window is not None and self._window.passed):
             with self._lock:
                 if self._segments:
                     self._segments.popleft()
             self._finish(segment)
-            self._pieces = None
+            self._blocks = None
             self._done = segment.end
             if self._done % _HOUR == 0:
                 self._coverage.drop_before(self._done)
-        if not piece:
+        if not block:
             return b""
-        segment.delivered.add(piece)
-        return piece if self._select is None else self._select(piece)
+        segment.delivered.add(block)
+        return block if self._select is None else self._select(block)
 
     def _refetch(self, segment: _Segment, fault: SliceFault) -> None:
         """Fetch a segment again whose file is corrupt or was evicted; repeat no line of it.
@@ -628,7 +628,7 @@ class Reader:
         Raises HistoryError at the third corrupt file. Evictions are not counted: another process
         removed a sound file, and the fetch succeeds again.
         """
-        self._pieces = None
+        self._blocks = None
         cached = segment.cached
         extra = {
             "exchange": self._request.exchange,

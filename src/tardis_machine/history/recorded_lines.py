@@ -24,8 +24,8 @@ LocalWindow = tuple[str, str]
 """Local times, as messages print them, from the first (inclusive) to the second (exclusive)."""
 
 
-class Pieces(Protocol):
-    """Where lines come from: pieces of whole lines, in order."""
+class Blocks(Protocol):
+    """Where lines come from: blocks of whole lines, in order."""
 
     def __next__(self) -> bytes: ...
 
@@ -33,16 +33,16 @@ class Pieces(Protocol):
 
 
 class LineStream:
-    """The lines of one stream, a piece at a time, and the local time they have got to."""
+    """The lines of one stream, a block at a time, and the local time they have got to."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
         self._exhausted = False
         self._reached: list[str] = []
         self.failure: Exception | None = None
         """What ended it, when there was more to come."""
         self.lines: list[bytes] = []
-        """Those of the piece."""
+        """Those of the block."""
         self.count = 0
         """How many there are."""
         self.locals: list[str] = []
@@ -53,7 +53,7 @@ class LineStream:
         """The local time of the last that is; whoever goes on keeps it."""
 
     @property
-    def needs_piece(self) -> bool:
+    def needs_block(self) -> bool:
         """Whether all lines are done with, and more may come."""
         return self.next == self.count and not self._exhausted
 
@@ -71,24 +71,24 @@ class LineStream:
 
     def pending(self) -> Future[object] | None:
         """Return the future that `read` would wait for."""
-        return self._pieces.pending()
+        return self._blocks.pending()
 
     def read(self) -> bool:
-        """Take the next piece; False if there is none. Blocks while it is being fetched."""
+        """Take the next block; False if there is none. Blocks while it is being fetched."""
         self.next = 0
-        piece = b""
+        block = b""
         try:
-            piece = next(self._pieces)
+            block = next(self._blocks)
         except StopIteration:
             self._exhausted = True
         except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
             self._exhausted = True
             self.failure = error
-        self._index(piece)
+        self._index(block)
         return not self._exhausted
 
-    def _index(self, piece: bytes) -> None:
-        self.lines = split(piece)
+    def _index(self, block: bytes) -> None:
+        self.lines = split(block)
         self.count = len(self.lines)
         self.locals = reached = locals_of(self.lines)
         if "" in reached:
@@ -103,7 +103,7 @@ class LineStream:
 
 
 class Index(Protocol):
-    """The kernel's list of a piece's lines: no object for a line until it is asked for."""
+    """The kernel's list of a block's lines: no object for a line until it is asked for."""
 
     def __len__(self) -> int: ...
 
@@ -129,15 +129,15 @@ class Index(Protocol):
 
 
 class IndexedStream(LineStream):
-    """A stream whose lines stay in their piece; `index` tells where."""
+    """A stream whose lines stay in their block; `index` tells where."""
 
-    def __init__(self, pieces: Pieces, make: Callable[[bytes, str], Index]) -> None:
-        super().__init__(pieces)
+    def __init__(self, blocks: Blocks, make: Callable[[bytes, str], Index]) -> None:
+        super().__init__(blocks)
         self._make = make
         self.index = make(b"", "")
 
-    def _index(self, piece: bytes) -> None:
-        self.index = self._make(piece, self.last)
+    def _index(self, block: bytes) -> None:
+        self.index = self._make(block, self.last)
         self.count = len(self.index)
 
     def _earliest(self, at: int) -> str:
@@ -148,9 +148,9 @@ def _or_before(before: str, local: str) -> str:
     return local or before
 
 
-def split(piece: bytes) -> list[bytes]:
-    """Return the lines of a piece; whole lines, each with its end."""
-    lines = piece.split(b"\n")
+def split(block: bytes) -> list[bytes]:
+    """Return the lines of a block; whole lines, each with its end."""
+    lines = block.split(b"\n")
     lines.pop()
     return lines
 
@@ -198,57 +198,57 @@ def minute_of(stamp: bytes) -> int:
     return int(moment.timestamp()) // 60
 
 
-def first_stamp(piece: bytes) -> bytes:
-    """Return the stamp of a piece's first line; empty if it has none but disconnects."""
-    return piece.lstrip(b"\n")[:STAMP] if piece[:1] == b"\n" else piece[:STAMP]
+def first_stamp(block: bytes) -> bytes:
+    """Return the stamp of a block's first line; empty if it has none but disconnects."""
+    return block.lstrip(b"\n")[:STAMP] if block[:1] == b"\n" else block[:STAMP]
 
 
-def last_stamp(piece: bytes) -> bytes:
-    """Return the stamp of a piece's last line; empty if it has none but disconnects."""
-    end = len(piece.rstrip(b"\n")) if piece.endswith(b"\n\n") else len(piece) - 1
+def last_stamp(block: bytes) -> bytes:
+    """Return the stamp of a block's last line; empty if it has none but disconnects."""
+    end = len(block.rstrip(b"\n")) if block.endswith(b"\n\n") else len(block) - 1
     if end <= 0:
         return b""
-    start = piece.rfind(b"\n", 0, end) + 1
-    return piece[start : start + STAMP]
+    start = block.rfind(b"\n", 0, end) + 1
+    return block[start : start + STAMP]
 
 
-def count_stamped(pieces: Sequence[bytes], stamp: bytes) -> int:
-    """How many lines of these pieces have that stamp."""
-    return sum(line.startswith(stamp) for piece in pieces for line in piece.split(b"\n"))
+def count_stamped(blocks: Sequence[bytes], stamp: bytes) -> int:
+    """How many lines of these blocks have that stamp."""
+    return sum(line.startswith(stamp) for block in blocks for line in block.split(b"\n"))
 
 
-def skip(piece: bytes, count: int) -> tuple[bytes, int]:
+def skip(block: bytes, count: int) -> tuple[bytes, int]:
     """Leave out the first `count` lines that are no disconnects; how many are left to skip."""
     start = 0
-    while count and start < len(piece):
-        end = piece.index(b"\n", start) + 1
+    while count and start < len(block):
+        end = block.index(b"\n", start) + 1
         count -= end - start > 1
         start = end
-    return piece[start:], count
+    return block[start:], count
 
 
-def select(piece: bytes, wanted: Callable[[bytes], bool]) -> bytes:
-    """Keep a piece's disconnects and the lines whose message is wanted."""
-    kept = [line for line in split(piece) if not line or wanted(line[MESSAGE:])]
+def select(block: bytes, wanted: Callable[[bytes], bool]) -> bytes:
+    """Keep a block's disconnects and the lines whose message is wanted."""
+    kept = [line for line in split(block) if not line or wanted(line[MESSAGE:])]
     return b"\n".join([*kept, b""]) if kept else b""
 
 
-def within(piece: bytes, window: LocalWindow, before: str) -> tuple[bytes, str]:
-    """Keep the lines of a piece whose local time is inside a window.
+def within(block: bytes, window: LocalWindow, before: str) -> tuple[bytes, str]:
+    """Keep the lines of a block whose local time is inside a window.
 
     A disconnect has the time of what precedes it, and so has a line without a time: `before` at
-    the start of the piece. Returned with the time of the last line.
+    the start of the block. Returned with the time of the last line.
     """
-    lines = split(piece)
+    lines = split(block)
     reached = list(accumulate(locals_of(lines), _or_before, initial=before))[1:]
     start, end = window
     kept = [line for line, local in zip(lines, reached, strict=True) if start <= local < end]
     last = reached[-1] if reached else before
-    return piece if len(kept) == len(lines) else b"".join(line + b"\n" for line in kept), last
+    return block if len(kept) == len(lines) else b"".join(line + b"\n" for line in kept), last
 
 
-class Window:
-    """Cuts a file's pieces to the lines stamped from `start` up to before `end`.
+class StampRange:
+    """Cuts a file's blocks to the lines stamped from `start` up to before `end`.
 
     A disconnect at a border is kept, on either side of it: several in a row count once, whereas
     one that is dropped is lost.
@@ -260,13 +260,13 @@ class Window:
         self.passed = False
         self._disconnected = False
 
-    def cut(self, piece: bytes) -> bytes:
-        """Return the piece's lines inside; `passed` tells that no more will come."""
-        first, last = first_stamp(piece), last_stamp(piece)
+    def cut(self, block: bytes) -> bytes:
+        """Return the block's lines inside; `passed` tells that no more will come."""
+        first, last = first_stamp(block), last_stamp(block)
         if first >= self.start and last < self.end and not self._disconnected:
-            return piece
+            return block
         kept: list[bytes] = [b"\n"] if self._disconnected else []
-        for line in split(piece):
+        for line in split(block):
             stamp = line[:STAMP]
             if not stamp or self.start <= stamp < self.end:
                 kept.append(line + b"\n")
@@ -279,5 +279,5 @@ class Window:
         return b"" if self._disconnected else b"".join(kept)
 
     def rest(self) -> bytes:
-        """Return what the file has after its last piece: a disconnect that no line follows."""
+        """Return what the file has after its last block: a disconnect that no line follows."""
         return b"\n" if self._disconnected else b""

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType
 from yarl import URL
 
 from tardis_machine.backoff import Backoff
-from tardis_machine.exchanges.base.dialect import AnswerError, Outgoing, Snapshot, spelled
+from tardis_machine.exchanges.base.dialect import AnswerError, Outgoing, SnapshotRequest, spelled
 from tardis_machine.history.filters import Filter
 from tardis_machine.live.errors import (
     BookError,
@@ -131,7 +131,7 @@ class Connection:
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
         self._overlap: Overlap | None = None
         self._expected: dict[bytes, int] = {}
-        self._wanted: dict[str, tuple[Snapshot, asyncio.Queue[str]]] = {}
+        self._wanted: dict[str, tuple[SnapshotRequest, asyncio.Queue[str]]] = {}
         self._asking: set[str] = set()
         self._retries: dict[str, tuple[Backoff, float]] = {}
 
@@ -552,7 +552,7 @@ class Connection:
             for _ in range(min(snapshot.at_once, len(symbols))):
                 self._tasks.append(asyncio.create_task(self._fetch(snapshot, queue)))
 
-    async def _fetch(self, snapshot: Snapshot, queue: "asyncio.Queue[str]") -> None:
+    async def _fetch(self, snapshot: SnapshotRequest, queue: "asyncio.Queue[str]") -> None:
         while True:
             symbol = await queue.get()
             self._asking.discard(symbol.casefold())
@@ -562,7 +562,7 @@ class Connection:
                 self._host.report(error)
                 self._ask_again(symbol, queue)
 
-    async def _ask(self, snapshot: Snapshot, symbol: str) -> None:
+    async def _ask(self, snapshot: SnapshotRequest, symbol: str) -> None:
         host = self._host
         if snapshot.request is not None:
             assert self._socket is not None

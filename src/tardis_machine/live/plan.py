@@ -8,12 +8,12 @@ from time import time_ns
 
 from tardis_machine.exchanges import Exchange
 from tardis_machine.exchanges.base.dialect import (
+    ConnectionContext,
     Dialect,
     DialectError,
     Endpoint,
     Poller,
-    Session,
-    Snapshot,
+    SnapshotRequest,
 )
 from tardis_machine.history import filters as filters_of
 from tardis_machine.history.filters import Filter
@@ -27,7 +27,7 @@ class Connecting:
     endpoint: Endpoint
     url: str
     filters: tuple[Filter, ...]
-    snapshots: tuple[tuple[Snapshot, tuple[str, ...]], ...] = ()
+    snapshots: tuple[tuple[SnapshotRequest, tuple[str, ...]], ...] = ()
 
     @property
     def channels(self) -> Mapping[str, tuple[str, ...] | None]:
@@ -60,9 +60,9 @@ class Plan:
     pollings: tuple[Polling, ...]
     environ: Mapping[str, str]
 
-    def session(self) -> Session:
+    def session(self) -> ConnectionContext:
         """Start a session for a connection."""
-        return Session(time_ns() // 1_000_000, self.filters, self.secrets)
+        return ConnectionContext(time_ns() // 1_000_000, self.filters, self.secrets)
 
     def rest_url(self, url: str) -> str:
         """Give the address to ask for one of the exchange's REST URLs."""
@@ -211,7 +211,7 @@ def _chosen(chosen: Mapping[str, list[str]]) -> list[Filter]:
 
 def _snapshots(
     dialect: Dialect, filters: Sequence[Filter], asked: Sequence[Filter]
-) -> Iterator[tuple[Snapshot, tuple[str, ...]]]:
+) -> Iterator[tuple[SnapshotRequest, tuple[str, ...]]]:
     on_it = {each.channel: each.symbols or () for each in filters}
     wanted = {each.channel for each in asked}
     for snapshot in dialect.snapshots:

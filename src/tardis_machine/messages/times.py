@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from math import floor
 from typing import Final
 
-Time = int | str
+TimeValue = int | str
 
 MICROSECONDS: Final = 10**14
 """From here on an int is a time in microseconds."""
@@ -84,7 +84,7 @@ def iso_us(us: int) -> str:
     return f"{SECOND_TEXTS[us // 1_000_000]}{us % 1_000_000:06d}Z"
 
 
-def text_of(time: Time) -> str:
+def text_of(time: TimeValue) -> str:
     """Print a time; text is checked, since it may come straight from an exchange."""
     if isinstance(time, int):
         return iso_ms(time) if time < MICROSECONDS else iso_us(time)
@@ -98,7 +98,7 @@ def local_of(us: int) -> str:
     return iso_us(max(us, 1))
 
 
-def ms_of(time: Time) -> int:
+def ms_of(time: TimeValue) -> int:
     """Epoch milliseconds of a time, cut like a JavaScript Date."""
     if isinstance(time, int):
         return time if time < MICROSECONDS else time // 1000
@@ -137,12 +137,12 @@ def parse_ms(iso: str) -> int:
     return (parsed - _EPOCH) // _MILLISECOND
 
 
-def micros(us: int) -> Time:
+def micros(us: int) -> TimeValue:
     """Return a time in microseconds, which prints six digits."""
     return us if us >= MICROSECONDS else iso_us(us)
 
 
-def parse_us(iso: str) -> Time:
+def parse_us(iso: str) -> TimeValue:
     """Return an exchange's ISO text as a time that prints six digits.
 
     Only texts of the usual lengths keep them; of others the milliseconds count.
@@ -157,7 +157,7 @@ def parse_us(iso: str) -> Time:
     return micros(us)
 
 
-def cut_ms(iso: str) -> Time:
+def cut_ms(iso: str) -> TimeValue:
     """Return an exchange's ISO text as a time that prints three digits."""
     return iso if len(iso) == _ISO_LENGTHS[0] else parse_ms(iso)
 
@@ -167,7 +167,7 @@ def seconds_ms(seconds: str | float) -> int:
     return _scaled(seconds, 1000)
 
 
-def seconds_us(seconds: str | float) -> Time:
+def seconds_us(seconds: str | float) -> TimeValue:
     """Seconds with a fraction as a time that prints six digits, what follows them cut."""
     return micros(_scaled(seconds, 1_000_000))
 
@@ -187,7 +187,7 @@ def nanos_ms(nanoseconds: float) -> int:
     return _cut(nanoseconds, 1_000_000)
 
 
-def nanos_us(nanoseconds: float) -> Time:
+def nanos_us(nanoseconds: float) -> TimeValue:
     """Nanoseconds as a time that prints six digits, rounded and cut in the same way."""
     return micros(_cut(nanoseconds, 1000))
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.history import History, Reader
+from tardis_machine.history import History, HistoryReader
 from tardis_machine.history.filters import Filter
 from tardis_machine.history.recorded_lines import LocalWindow
 from tardis_machine.messages import Time
@@ -76,7 +76,7 @@ class Replay(ABC):
     ) -> None:
         self._history = history
         self._owns_history = owns_history
-        self._readers: list[Reader] = []
+        self._readers: list[HistoryReader] = []
         self._closed = False
         self._clock = clock
         self._schedule = _schedule(options, clock)
@@ -118,7 +118,7 @@ class Replay(ABC):
         filters: Sequence[Filter],
         *,
         readers: int = 1,
-    ) -> Reader:
+    ) -> HistoryReader:
         reader = self._history.read(
             option.exchange,
             filters,

@@ -121,7 +121,7 @@ class Stream(Protocol):
         """No message to come has an earlier local time; None when none is to come."""
 
     @property
-    def needs_piece(self) -> bool:
+    def needs_block(self) -> bool:
         """Whether `read` has to be called before the next run."""
 
     @property
@@ -152,7 +152,7 @@ _NOTHING: Final = Merged()
 _NO_CHUNK: Final = Chunk(b"", 0)
 
 
-class Merge:
+class StreamMerger:
     """Runs streams in turn and gives out what none of them can add to any more.
 
     Ordered by local time, at equal ones by the order of the streams. A stream whose times go
@@ -171,7 +171,7 @@ class Merge:
     def pending(self) -> Future[object] | None:
         """Return the future that the next step waits for; None if it will not block."""
         queue = self._behind()
-        if queue is None or queue.failure is not None or not queue.stream.needs_piece:
+        if queue is None or queue.failure is not None or not queue.stream.needs_block:
             return None
         return queue.stream.pending()
 
@@ -232,7 +232,7 @@ class Merge:
         return Merged(count, parts, hidden) if parts or hidden else _NOTHING
 
 
-class PacedMerge(Merge):
+class PacedStreamMerger(StreamMerger):
     """The same by the clock: what is not due yet is held, and no stream runs further ahead."""
 
     def __init__(
@@ -282,9 +282,13 @@ def merge(
     streams: Sequence[Stream],
     schedule: Schedule | None = None,
     windows: Sequence[LocalWindow | None] = (),
-) -> Merge:
+) -> StreamMerger:
     """Merge streams, as fast as possible or by a schedule, each trimmed to its window."""
-    return Merge(streams, windows) if schedule is None else PacedMerge(streams, schedule, windows)
+    return (
+        StreamMerger(streams, windows)
+        if schedule is None
+        else PacedStreamMerger(streams, schedule, windows)
+    )
 
 
 class _Queue:
@@ -316,7 +320,7 @@ class _Queue:
 
     def step(self) -> None:
         """Let the stream go on, and take over what it gives."""
-        if self.stream.needs_piece:
+        if self.stream.needs_block:
             self._go(self.stream.read)
         else:
             self._go(partial(self.stream.run, is_next=self.is_empty))
@@ -326,13 +330,13 @@ class _Queue:
         self.reached = None if reached is None else max(reached, self.last)
 
     def _can_read(self) -> bool:
-        """Whether the next piece is there already.
+        """Whether the next block is there already.
 
         Only what follows tells that the last local time has ended. Without it a run would have to
         be cut there, and be put together with the next: two copies of everything.
         """
         stream = self.stream
-        return self.failure is None and stream.needs_piece and stream.pending() is None
+        return self.failure is None and stream.needs_block and stream.pending() is None
 
     def _go(self, on: Callable[[], object]) -> None:
         try:

@@ -13,7 +13,7 @@ from tardis_machine.engine.choice import kernel
 from tardis_machine.engine.datatypes import sources
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import Exchange
-from tardis_machine.history.recorded_lines import MESSAGE, Index, IndexedStream, LineStream, Pieces
+from tardis_machine.history.recorded_lines import MESSAGE, Blocks, Index, IndexedStream, LineStream
 from tardis_machine.log import Throttle
 from tardis_machine.messages import times
 
@@ -62,7 +62,7 @@ class Normalizer:
     def __init__(
         self,
         exchange: Exchange,
-        pieces: Pieces,
+        blocks: Blocks,
         *,
         data_types: Sequence[DataType],
         symbols: Sequence[str] | None,
@@ -74,7 +74,7 @@ class Normalizer:
         on_malformed: Callable[[Malformed], None] | None = None,
     ) -> None:
         self.malformed = 0
-        self._stream = self._open(pieces)
+        self._stream = self._open(blocks)
         self._exchange = exchange
         self._symbols = symbols or ()
         self._types = sources(data_types)
@@ -100,8 +100,8 @@ class Normalizer:
         """Where a compiled emitter may write to by itself, if that is all there is to be done."""
         self._taken_at = monotonic()
 
-    def _open(self, pieces: Pieces) -> LineStream:
-        return LineStream(pieces)
+    def _open(self, blocks: Blocks) -> LineStream:
+        return LineStream(blocks)
 
     @property
     def name(self) -> str:
@@ -123,9 +123,9 @@ class Normalizer:
         ]
 
     @property
-    def needs_piece(self) -> bool:
+    def needs_block(self) -> bool:
         """Whether `read` has to be called before the next run."""
-        return self._stream.needs_piece
+        return self._stream.needs_block
 
     @property
     def reached(self) -> str | None:
@@ -142,7 +142,7 @@ class Normalizer:
         return self._stream.pending()
 
     def read(self) -> None:
-        """Take the next piece; blocks while it is being fetched."""
+        """Take the next block; blocks while it is being fetched."""
         if self._stream.read() or self.failure is not None or self._ends_bars_at is None:
             return
         self._emitter.begin(times.iso_us(self._ends_bars_at))
@@ -354,10 +354,10 @@ class ShapedNormalizer(Normalizer):
     _pouring: "Pour | None" = None
     """Where the last run could write to."""
 
-    def _open(self, pieces: Pieces) -> LineStream:
+    def _open(self, blocks: Blocks) -> LineStream:
         module = kernel().module
         assert module is not None
-        return IndexedStream(pieces, module.Lines)
+        return IndexedStream(blocks, module.Lines)
 
     @property
     def pours(self) -> bool:
@@ -365,7 +365,7 @@ class ShapedNormalizer(Normalizer):
         if pour is None or not pour.is_open or self._before_hidden is not None:
             return False
         stream = self._stream
-        if stream.is_done or (stream.needs_piece and stream.pending() is not None):
+        if stream.is_done or (stream.needs_block and stream.pending() is not None):
             return False
         return monotonic() - self._taken_at < _LEFT_S
 

@@ -1,4 +1,4 @@
-"""Pieces of lines by the clock."""
+"""Blocks of lines by the clock."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from itertools import accumulate
 from typing import Protocol, Self
 
-from tardis_machine.history import Reader, ReaderClosedError
+from tardis_machine.history import HistoryReader, ReaderClosedError
 from tardis_machine.history.recorded_lines import LocalWindow, locals_of, split, within
 from tardis_machine.replays.pacing import Schedule
 
 
-class DuePieces(Protocol):
-    """Pieces of whole lines, and what the next one has to wait for."""
+class DueBlocks(Protocol):
+    """Blocks of whole lines, and what the next one has to wait for."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -24,7 +24,7 @@ class DuePieces(Protocol):
 class _AtOnce:
     """As they come."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: HistoryReader) -> None:
         self._reader = reader
         self.pending = reader.pending
 
@@ -36,12 +36,12 @@ class _AtOnce:
 
 
 class _Paced:
-    """Cut where what is due ends; a piece may be empty, and sleeps unless `due_in` was 0.
+    """Cut where what is due ends; a block may be empty, and sleeps unless `due_in` was 0.
 
     A line without a time is due with the one before it, and so is one whose time goes back.
     """
 
-    def __init__(self, reader: Reader, schedule: Schedule) -> None:
+    def __init__(self, reader: HistoryReader, schedule: Schedule) -> None:
         self._reader = reader
         self._schedule = schedule
         self._lines: list[bytes] = []
@@ -73,27 +73,27 @@ class _Paced:
 
 
 class _Trimmed:
-    """Cut to a window of local times; a piece may be empty.
+    """Cut to a window of local times; a block may be empty.
 
     A disconnect before all lines has the time at which the first minute begins, `start`.
     """
 
-    def __init__(self, pieces: DuePieces, window: LocalWindow, start: str) -> None:
-        self._pieces = pieces
+    def __init__(self, blocks: DueBlocks, window: LocalWindow, start: str) -> None:
+        self._blocks = blocks
         self._window = window
         self._last = start
-        self.due_in = pieces.due_in
-        self.pending = pieces.pending
+        self.due_in = blocks.due_in
+        self.pending = blocks.pending
 
     def __iter__(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            kept, self._last = within(piece, self._window, self._last)
+        for block in self._blocks:
+            kept, self._last = within(block, self._window, self._last)
             yield kept
 
 
 def paced(
-    reader: Reader, schedule: Schedule | None, window: LocalWindow | None, start: str
-) -> DuePieces:
+    reader: HistoryReader, schedule: Schedule | None, window: LocalWindow | None, start: str
+) -> DueBlocks:
     """Read from `start` as fast as possible, or by a schedule; cut to a window, if there is one."""
-    pieces = _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
-    return pieces if window is None else _Trimmed(pieces, window, start)
+    blocks = _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
+    return blocks if window is None else _Trimmed(blocks, window, start)

@@ -12,8 +12,8 @@ from tardis_machine.engine.choice import kernel
 from tardis_machine.history import History
 from tardis_machine.history.recorded_lines import (
     MESSAGE,
+    Blocks,
     LineStream,
-    Pieces,
     are_stamped,
     first_stamp,
     is_stamped,
@@ -61,22 +61,22 @@ class RawReplay(MessageReplay[bytes, M_co]):
         self._disconnected = False
         with self._opening():
             reader = self._read(options, options.filters)
-        self._pieces = paced(reader, self._schedule, window_of(options), local_of(options.from_))
+        self._blocks = paced(reader, self._schedule, window_of(options), local_of(options.from_))
         self._throttle = Throttle()
         self.messages = 0
         self.malformed = 0
 
     def due_in(self) -> float:
-        return self._pieces.due_in()
+        return self._blocks.due_in()
 
     def pending(self) -> Future[object] | None:
-        return self._pieces.pending()
+        return self._blocks.pending()
 
     def _steps(self) -> Iterator[bytes]:
-        for piece in self._pieces:
-            yield self._wrapped(piece)
+        for block in self._blocks:
+            yield self._wrapped(block)
             if self._strict and self.malformed:
-                time = first_stamp(piece).decode(errors="replace")
+                time = first_stamp(block).decode(errors="replace")
                 raise NormalizeError(
                     self._exchange,
                     "raw lines",
@@ -88,15 +88,15 @@ class RawReplay(MessageReplay[bytes, M_co]):
         # None is among them where disconnects are asked for, which whoever made this has typed.
         return decode_recorded(batch)  # type: ignore[return-value]
 
-    def _wrapped(self, piece: bytes) -> bytes:
+    def _wrapped(self, block: bytes) -> bytes:
         module = kernel().module
-        found: tuple[bytes, int] | None = None if module is None else module.raw_objects(piece)
+        found: tuple[bytes, int] | None = None if module is None else module.raw_objects(block)
         if found is not None:
             data, count = found
             self._disconnected = False
             self.messages += count
             return data
-        lines = split(piece)
+        lines = split(block)
         if are_stamped(lines):
             self._disconnected = False
             return self._printed(lines)
@@ -141,18 +141,18 @@ class NativeReplay(Replay):
         super().__init__((options,), history=history)
         with self._opening():
             reader = self._read(options, options.filters)
-        self._pieces = paced(reader, self._schedule, window_of(options), local_of(options.from_))
+        self._blocks = paced(reader, self._schedule, window_of(options), local_of(options.from_))
 
     def due_in(self) -> float:
-        return self._pieces.due_in()
+        return self._blocks.due_in()
 
     def pending(self) -> Future[object] | None:
-        return self._pieces.pending()
+        return self._blocks.pending()
 
-    def pieces(self) -> Iterator[bytes]:
-        """Replay to the end, in pieces of whole lines."""
+    def blocks(self) -> Iterator[bytes]:
+        """Replay to the end, in blocks of whole lines."""
         try:
-            yield from self._pieces
+            yield from self._blocks
         finally:
             self.close()
 
@@ -176,8 +176,8 @@ class _MergedRaw(Replay):
             ]
         self._merge = merge(self._streams, self._schedule, [window_of(each) for each in options])
 
-    def _stream(self, pieces: Pieces) -> "_Messages":
-        return _Messages(pieces)
+    def _stream(self, blocks: Blocks) -> "_Messages":
+        return _Messages(blocks)
 
     @property
     def malformed(self) -> int:
@@ -209,8 +209,8 @@ class MergedRawReplay(_MergedRaw):
 class MergedLines(MessageReplay[bytes, RawMessage], _MergedRaw):
     """Raw replays merged for programs; what they give looks like that of one."""
 
-    def _stream(self, pieces: Pieces) -> "_Messages":
-        return _Wrapped(pieces)
+    def _stream(self, blocks: Blocks) -> "_Messages":
+        return _Wrapped(blocks)
 
     def _steps(self) -> Iterator[bytes]:
         return (merged.batch().data for merged in self._merge.steps())
@@ -222,8 +222,8 @@ class MergedLines(MessageReplay[bytes, RawMessage], _MergedRaw):
 class _Messages(LineStream):
     """The messages of one stream of lines, one a line."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__(pieces)
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__(blocks)
         self.malformed = 0
         self._taken = _NOTHING
 

@@ -198,8 +198,8 @@ class _Sole:
         self._replay = replay
 
     def steps(self) -> Iterator[Step]:
-        for piece in self._replay.pieces():
-            frames, count, malformed = recorded_frames(piece)
+        for block in self._replay.blocks():
+            frames, count, malformed = recorded_frames(block)
             self.malformed += malformed
             yield ((0, frames, count),)
 

@@ -5,7 +5,7 @@ from tardis_machine.engine import create
 from tardis_machine.exchanges import BookGapError, MapperError
 from tardis_machine.exchanges.base.book_joins import JoinedBook, amended, folded
 from tardis_machine.exchanges.base.errors import LostUpdateError
-from tardis_machine.exchanges.base.exchange import Making
+from tardis_machine.exchanges.base.exchange import MapperContext
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -30,7 +30,7 @@ class Few(JoinedBook[Update]):
 def book(
     kind: type[JoinedBook[Update]] = JoinedBook, *, live: bool = False, checks_ids: bool = False
 ) -> JoinedBook[Update]:
-    return kind("S", "depth", Making("x", create("x", []), live, checks_ids))
+    return kind("S", "depth", MapperContext("x", create("x", []), live, checks_ids))
 
 
 def last_ids(updates: list[Update]) -> list[int]:

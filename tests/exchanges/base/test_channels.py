@@ -5,8 +5,8 @@ from tardis_machine.exchanges import MapperError
 from tardis_machine.exchanges.base.channels import (
     Dispatch,
     Handler,
-    Part,
     Parts,
+    SharedDecoder,
     arrays,
     decoded,
     find,
@@ -197,12 +197,12 @@ def test_a_decoded_message_tells_its_channel_and_is_not_decoded_again() -> None:
         decodes.append(line)
         return _decode(line)
 
-    def part(name: str) -> Part[_Message]:
+    def part(name: str) -> SharedDecoder[_Message]:
         def see(message: _Message) -> bool:
             seen.append((name, message.topic or ""))
             return name == "second"
 
-        return Part(decode, see)
+        return SharedDecoder(decode, see)
 
     routes = [named({"a": part("first")}), named({"a": part("second"), "b": part("second")})]
     handle = decoded(decode, lambda message: message.topic)(parts_of(routes))
@@ -215,8 +215,8 @@ def test_a_decoded_message_tells_its_channel_and_is_not_decoded_again() -> None:
 
 
 def test_types_that_share_a_channel_have_to_share_its_decoder() -> None:
-    def parts(_: str) -> list[Handler | Part[_Message]]:
-        return [lambda line: True, Part(_decode, lambda message: True)]
+    def parts(_: str) -> list[Handler | SharedDecoder[_Message]]:
+        return [lambda line: True, SharedDecoder(_decode, lambda message: True)]
 
     typed: Parts = parts
     with pytest.raises(TypeError, match="share its decoder"):

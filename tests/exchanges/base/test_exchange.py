@@ -5,8 +5,14 @@ import pytest
 from tardis_machine import exchanges
 from tardis_machine.engine import create, parse_all
 from tardis_machine.exchanges import UnsupportedTypeError
-from tardis_machine.exchanges.base.channels import Part, Route, keyed, named, prefixed
-from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, Making
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    SharedDecoder,
+    keyed,
+    named,
+    prefixed,
+)
+from tardis_machine.exchanges.base.exchange import Channel, Era, Exchange, MapperContext
 from tardis_machine.history.filters import Filter
 
 NOW = 1_709_251_200_000_000
@@ -15,10 +21,10 @@ LATER_SWITCH = 1_710_000_000_000_000
 LATEST = 4_000_000_000_000_000
 
 
-def _example(made: list[tuple[str, Making]]) -> Exchange:
-    def makes(what: str) -> Callable[[Making], Route]:
-        def make(making: Making) -> Route:
-            made.append((what, making))
+def _example(made: list[tuple[str, MapperContext]]) -> Exchange:
+    def makes(what: str) -> Callable[[MapperContext], ChannelHandlers]:
+        def make(context: MapperContext) -> ChannelHandlers:
+            made.append((what, context))
             return named({})
 
         return make
@@ -128,10 +134,10 @@ def test_eras_are_the_times_at_which_mappers_change() -> None:
     ],
 )
 def test_a_mapper_is_made_for_its_era(created: int | None, live: bool, era: str) -> None:
-    made: list[tuple[str, Making]] = []
+    made: list[tuple[str, MapperContext]] = []
     emitter = create("example", [])
     _example(made).mapper(["trade"], created, emitter, live=live, checks_ids=live)
-    assert made == [(era, Making("example", emitter, live, live))]
+    assert made == [(era, MapperContext("example", emitter, live, live))]
 
 
 def test_a_new_mapper_lets_the_emitter_forget() -> None:
@@ -181,12 +187,12 @@ def test_types_of_one_channel_are_emitted_in_the_order_asked_for_and_decoded_onc
         seen.append("decoded")
         return line
 
-    def makes(what: str, *, handles: bool) -> Callable[[Making], Route]:
+    def makes(what: str, *, handles: bool) -> Callable[[MapperContext], ChannelHandlers]:
         def see(_: bytes) -> bool:
             seen.append(what)
             return handles
 
-        return lambda _: named({"x": Part(decode, see)})
+        return lambda _: named({"x": SharedDecoder(decode, see)})
 
     exchange = Exchange(
         name="example",
@@ -204,8 +210,8 @@ def test_types_of_one_channel_are_emitted_in_the_order_asked_for_and_decoded_onc
 
 
 def test_types_of_one_mapper_may_tell_their_channels_differently() -> None:
-    def makes(channel: str) -> Callable[[Making], Route]:
-        return lambda making: named({channel: lambda line: True})
+    def makes(channel: str) -> Callable[[MapperContext], ChannelHandlers]:
+        return lambda context: named({channel: lambda line: True})
 
     exchange = Exchange(
         name="example",
@@ -227,12 +233,12 @@ def test_types_of_one_mapper_may_tell_their_channels_differently() -> None:
 def test_a_line_reaches_every_type_that_wants_it_whichever_way_it_is_told() -> None:
     taken: list[str] = []
 
-    def makes(what: str) -> Callable[[Making], Route]:
+    def makes(what: str) -> Callable[[MapperContext], ChannelHandlers]:
         def take(_: bytes) -> bool:
             taken.append(what)
             return True
 
-        return lambda making: named({"x": take})
+        return lambda context: named({"x": take})
 
     exchange = Exchange(
         name="example",

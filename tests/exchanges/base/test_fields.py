@@ -3,7 +3,7 @@ from msgspec import UNSET, UnsetType
 
 from tardis_machine.exchanges import MapperError
 from tardis_machine.exchanges.base import fields
-from tardis_machine.exchanges.base.fields import Sent
+from tardis_machine.exchanges.base.fields import JsonNumber
 
 
 @pytest.mark.parametrize(
@@ -23,22 +23,24 @@ from tardis_machine.exchanges.base.fields import Sent
     ],
 )
 def test_what_is_absent_becomes_zero_or_nothing(
-    value: Sent, optional: object, filled: object, nonzero: object
+    value: JsonNumber, optional: object, filled: object, nonzero: object
 ) -> None:
-    assert fields.optional(value) == optional
-    assert fields.filled(value) == filled
-    assert fields.nonzero(value) == nonzero
+    assert fields.number_if_sent(value) == optional
+    assert fields.number_if_not_empty(value) == filled
+    assert fields.number_if_nonzero(value) == nonzero
 
 
 def test_a_required_field_must_be_there() -> None:
-    assert fields.required(None, "trades", "px") == 0
-    assert fields.required("1", "trades", "px") == "1"
+    assert fields.number_or_error(None, "trades", "px") == 0
+    assert fields.number_or_error("1", "trades", "px") == "1"
     with pytest.raises(MapperError, match="trades: no px"):
-        fields.required(UNSET, "trades", "px")
+        fields.number_or_error(UNSET, "trades", "px")
 
 
 @pytest.mark.parametrize("value", [UNSET, None, ""])
-def test_a_message_without_a_time_is_malformed_but_a_ticker_keeps_the_last(value: Sent) -> None:
+def test_a_message_without_a_time_is_malformed_but_a_ticker_keeps_the_last(
+    value: JsonNumber,
+) -> None:
     with pytest.raises(MapperError, match="trades: no time in ts"):
         fields.time(value, "trades", "ts")
     assert fields.ticker_time(value) == 0
@@ -66,8 +68,12 @@ def test_ids_print_as_clients_know_them(value: str | float | None, text: str) ->
 
 def test_sides() -> None:
     assert [fields.side(each, "Buy") for each in ("Buy", "Sell", None)] == ["buy", "sell", "sell"]
-    assert [fields.buy_unless(each, "S") for each in ("B", "S", None)] == ["buy", "sell", "buy"]
-    sides = [fields.known_side(each, "b", "s") for each in ("b", "s", "", UNSET)]
+    assert [fields.side_unless_sell(each, "S") for each in ("B", "S", None)] == [
+        "buy",
+        "sell",
+        "buy",
+    ]
+    sides = [fields.side_or_unknown(each, "b", "s") for each in ("b", "s", "", UNSET)]
     assert sides == ["buy", "sell", "unknown", "unknown"]
 
 

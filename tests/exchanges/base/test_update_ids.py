@@ -1,11 +1,11 @@
 import pytest
 
 from tardis_machine.exchanges import BookGapError
-from tardis_machine.exchanges.base.update_ids import Continuity
+from tardis_machine.exchanges.base.update_ids import UpdateIds
 
 
 def test_updates_that_follow_one_another_pass() -> None:
-    ids = Continuity("books", checks_ids=True)
+    ids = UpdateIds("books", checks_ids=True)
     assert ids.follow("A", 1, 2)  # before its snapshot: whether to use it is the mapper's to say
     ids.start("A", 10)
     assert ids.follow("A", 10, 12)
@@ -14,7 +14,7 @@ def test_updates_that_follow_one_another_pass() -> None:
 
 
 def test_a_lost_update_is_an_error_once_and_keeps_the_book_out_until_its_snapshot() -> None:
-    ids = Continuity("books", checks_ids=True)
+    ids = UpdateIds("books", checks_ids=True)
     ids.start("A", 10)
     ids.start("B", 20)
     with pytest.raises(
@@ -29,6 +29,6 @@ def test_a_lost_update_is_an_error_once_and_keeps_the_book_out_until_its_snapsho
 
 
 def test_historic_books_are_taken_as_they_are() -> None:
-    ids = Continuity("books", checks_ids=False)
+    ids = UpdateIds("books", checks_ids=False)
     ids.start("A", 10)
     assert ids.follow("A", 99, 100)

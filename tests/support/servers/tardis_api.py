@@ -238,7 +238,7 @@ def numbered_lines(exchange: str, minute: int) -> bytes:
 
 def sample_lines(exchange: str, minute: int) -> bytes:
     """The bundled sample data, for what needs an exchange's own messages over the network."""
-    with sample.history() as history:
+    with sample.sample_history() as history:
         return b"".join(history.read(exchange, [], minute * MINUTE, (minute + 1) * MINUTE))
 
 

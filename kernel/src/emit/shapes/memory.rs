@@ -19,11 +19,11 @@ type BySymbol<T> = HashMap<Box<[u8]>, T, Seeded>;
 /// What a mapper lets pass: updates of its book from an id on, or none.
 #[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone)]
-pub struct Gate {
+pub struct UpdateGate {
     oldest: Arc<AtomicI64>,
 }
 
-impl Gate {
+impl UpdateGate {
     pub fn new() -> Self {
         Self { oldest: Arc::new(AtomicI64::new(CLOSED)) }
     }
@@ -36,7 +36,7 @@ impl Gate {
 }
 
 #[pymethods]
-impl Gate {
+impl UpdateGate {
     /// Let updates pass whose last id is not below `oldest`.
     fn open(&self, oldest: &Bound<PyAny>) {
         self.oldest.store(oldest.extract().unwrap_or(CLOSED), Ordering::Relaxed);
@@ -50,11 +50,11 @@ impl Gate {
 /// The gates of a channel that all symbols share.
 #[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone, Default)]
-pub struct Gates {
-    gates: Arc<Mutex<BySymbol<Gate>>>,
+pub struct UpdateGates {
+    gates: Arc<Mutex<BySymbol<UpdateGate>>>,
 }
 
-impl Gates {
+impl UpdateGates {
     #[inline]
     fn oldest(&self, symbol: &[u8]) -> Option<i64> {
         self.gates.lock().ok()?.get(symbol)?.oldest()
@@ -62,10 +62,10 @@ impl Gates {
 }
 
 #[pymethods]
-impl Gates {
+impl UpdateGates {
     /// Make the gate of a symbol anew, closed.
-    fn of(&self, symbol: &str) -> Gate {
-        let gate = Gate::new();
+    fn of(&self, symbol: &str) -> UpdateGate {
+        let gate = UpdateGate::new();
         if let Ok(mut gates) = self.gates.lock() {
             // Without its gate a symbol is its mapper's.
             if gates.len() >= MAX_SYMBOLS {
@@ -86,11 +86,11 @@ pub enum Known {
 /// The latest time of each symbol's books, which mapper and kernel both know.
 #[pyclass(frozen, module = "tardis_machine._kernel")]
 #[derive(Clone, Default)]
-pub struct Times {
+pub struct LatestTimes {
     times: Arc<Mutex<BySymbol<Known>>>,
 }
 
-impl Times {
+impl LatestTimes {
     pub fn tell(&self, symbol: &[u8], time: Known) {
         let Ok(mut times) = self.times.lock() else { return };
         match times.get_mut(symbol) {
@@ -106,7 +106,7 @@ impl Times {
 }
 
 #[pymethods]
-impl Times {
+impl LatestTimes {
     fn get<'py>(&self, py: Python<'py>, symbol: &str) -> Option<Bound<'py, PyAny>> {
         match self.times.lock().ok()?.get(symbol.as_bytes())? {
             Known::Told(time) => Some(time.bind(py).clone()),
@@ -125,30 +125,30 @@ impl Times {
 /// What a channel's mapper remembers, and lines here depend on or change.
 pub enum Memory {
     None,
-    Gate(Gate),
-    Gates(Gates),
-    Times(Times),
+    UpdateGate(UpdateGate),
+    UpdateGates(UpdateGates),
+    LatestTimes(LatestTimes),
 }
 
 impl Memory {
     pub fn of(memory: Option<&Bound<PyAny>>) -> PyResult<Self> {
         let Some(memory) = memory else { return Ok(Self::None) };
-        if let Ok(gates) = memory.cast::<Gates>() {
-            return Ok(Self::Gates(gates.get().clone()));
+        if let Ok(gates) = memory.cast::<UpdateGates>() {
+            return Ok(Self::UpdateGates(gates.get().clone()));
         }
-        if let Ok(times) = memory.cast::<Times>() {
-            return Ok(Self::Times(times.get().clone()));
+        if let Ok(times) = memory.cast::<LatestTimes>() {
+            return Ok(Self::LatestTimes(times.get().clone()));
         }
-        Ok(Self::Gate(memory.cast::<Gate>()?.get().clone()))
+        Ok(Self::UpdateGate(memory.cast::<UpdateGate>()?.get().clone()))
     }
 
     /// The oldest id of a symbol that may pass; odd where its mapper has to look at the line.
     #[inline]
     pub fn oldest(&self, symbol: &[u8]) -> Result<i64, Odd> {
         match self {
-            Self::None | Self::Times(_) => Ok(i64::MIN),
-            Self::Gate(gate) => gate.oldest().ok_or(Odd),
-            Self::Gates(gates) => gates.oldest(symbol).ok_or(Odd),
+            Self::None | Self::LatestTimes(_) => Ok(i64::MIN),
+            Self::UpdateGate(gate) => gate.oldest().ok_or(Odd),
+            Self::UpdateGates(gates) => gates.oldest(symbol).ok_or(Odd),
         }
     }
 }

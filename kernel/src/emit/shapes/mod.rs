@@ -17,7 +17,7 @@ use crate::hashing::Seeded;
 use crate::json::{Odd, Walker, same};
 use described::{Content, Emits, Place, Shape};
 use memory::Known;
-pub use memory::{Gate, Gates, Memory, Times};
+pub use memory::{LatestTimes, Memory, UpdateGate, UpdateGates};
 use reading::{LevelOf, Reading, Row, Rows, printed};
 
 const MAX_HEADS: usize = 100_000;
@@ -202,7 +202,7 @@ impl Shapes {
         let place = self.place_of(message)?;
         let channel = &self.channels[place];
         // A gate of its own is asked first: nothing is read of what has to wait.
-        if let Memory::Gate(gate) = &channel.memory {
+        if let Memory::UpdateGate(gate) = &channel.memory {
             gate.oldest().ok_or(Odd)?;
         }
         match &self.shapes[channel.shape].1 {
@@ -276,7 +276,7 @@ impl Shapes {
                                 .change(symbol, *is_snapshot, &self.bids, &self.asks, &time)
                                 .map_err(|_| Odd)?;
                         }
-                        if let Memory::Times(times) = &channel.memory {
+                        if let Memory::LatestTimes(times) = &channel.memory {
                             times.tell(row.symbol, Known::Read(time));
                         }
                     }

@@ -49,7 +49,7 @@ class _Prices(dict[Number, tuple[float, str]]):
 _prices: Final = {1: _Prices(1), -1: _Prices(-1)}
 
 
-class Side:
+class BookSide:
     """One side of a book.
 
     Its levels are keyed by a signed price that grows towards the best one, which stands last:
@@ -190,8 +190,8 @@ class Book:
     __slots__ = ("asks", "bids", "ready")
 
     def __init__(self, depth: int, *, grouped: bool = False) -> None:
-        self.bids = Side(1, depth, grouped=grouped)
-        self.asks = Side(-1, depth, grouped=grouped)
+        self.bids = BookSide(1, depth, grouped=grouped)
+        self.asks = BookSide(-1, depth, grouped=grouped)
         self.ready = False
 
     def update(self, is_snapshot: bool, bids: Sequence[Change], asks: Sequence[Change]) -> None:

@@ -7,16 +7,16 @@ from typing import Final, Literal, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.engine import datatypes
 from tardis_machine.engine.datatypes import BookSnapshots, DataType, TradeBars
 from tardis_machine.engine.levels import (
     PAIRS,
     Keyed,
     Layout,
+    LevelReader,
     Levels,
     Pair,
-    Reader,
     Row,
     RowLayout,
     Splitter,
@@ -26,7 +26,7 @@ from tardis_machine.engine.levels import (
     splitter,
     table_decoder,
 )
-from tardis_machine.engine.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Side, Taken
+from tardis_machine.engine.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Taken
 from tardis_machine.engine.python.bars import Bar
 from tardis_machine.engine.python.book import Change, computable
 from tardis_machine.engine.python.snapshots import Snapshots
@@ -34,10 +34,10 @@ from tardis_machine.engine.shapes import (
     AnyShape,
     ClosedGate,
     ClosedGates,
-    Gate,
-    Gates,
+    LatestTimes,
     Memory,
-    Times,
+    UpdateGate,
+    UpdateGates,
 )
 from tardis_machine.messages.numbers import Number, canonical
 from tardis_machine.messages.times import (
@@ -46,12 +46,13 @@ from tardis_machine.messages.times import (
     MICROSECONDS,
     SECOND_TEXTS,
     SECONDS,
-    Time,
+    TimeValue,
     cut_ms,
     is_later,
     ms_of,
     text_of,
 )
+from tardis_machine.messages.types import Side
 
 _THREE_DIGITS: Final = len("2024-03-01T00:00:00.000Z")
 _NO_FIELDS: Final[tuple[str | None, ...]] = (None,) * 7
@@ -113,8 +114,8 @@ class _Heads(dict[str, str]):
         return head
 
 
-class _Readers(dict[Layout, Reader]):
-    def __missing__(self, layout: Layout) -> Reader:
+class _Readers(dict[Layout, LevelReader]):
+    def __missing__(self, layout: Layout) -> LevelReader:
         made = self[layout] = reader(layout)
         return made
 
@@ -142,7 +143,7 @@ class _Table:
 
     def read(
         self, rows: Sequence[Row], *, removes: bool = False
-    ) -> tuple[list[Pair], list[Pair], Time | None]:
+    ) -> tuple[list[Pair], list[Pair], TimeValue | None]:
         """Part rows into bids and asks, with the latest of their times; nothing is learned yet.
 
         Of rows that remove levels only the first of an id counts.
@@ -176,7 +177,7 @@ class _Table:
         return bids, asks, _no_time(latest) if bids or asks else None
 
 
-def _no_time(timestamp: str | UnsetType | None) -> Time | None:
+def _no_time(timestamp: str | UnsetType | None) -> TimeValue | None:
     """Rows that do not speak of time have the local one; an empty one is a mistake."""
     if timestamp is not UNSET:
         raise ValueError("rows without a time")
@@ -266,14 +267,14 @@ class PythonEmitter:
             raise ValueError(f"not the keys of a book ticker: {keys}")
         self._book_ticker_keys = keys
 
-    def gate(self) -> Gate:
+    def gate(self) -> UpdateGate:
         return ClosedGate()
 
-    def gates(self) -> Gates:
+    def gates(self) -> UpdateGates:
         return ClosedGates()
 
-    def times(self) -> Times:
-        return Known[str, Time]()
+    def times(self) -> LatestTimes:
+        return BoundedDict[str, TimeValue]()
 
     def find_prefixed(self, prefix: bytes, /) -> None:
         """Mappers see every line."""
@@ -313,7 +314,7 @@ class PythonEmitter:
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
@@ -358,7 +359,7 @@ class PythonEmitter:
         is_snapshot: bool,
         bids: Levels,
         asks: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: Layout = PAIRS,
         /,
     ) -> None:
@@ -429,7 +430,7 @@ class PythonEmitter:
         symbol: str,
         is_snapshot: bool,
         rows: Levels,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         layout: RowLayout,
         /,
     ) -> None:
@@ -456,7 +457,7 @@ class PythonEmitter:
             if price is None:
                 return
             timestamp = row.timestamp
-            time: Time | None
+            time: TimeValue | None
             if timestamp:
                 time = timestamp if len(timestamp) == _THREE_DIGITS else cut_ms(timestamp)
             else:
@@ -512,7 +513,7 @@ class PythonEmitter:
                 self.book_change(name, True, bids, asks, timestamp)
 
     def _check(
-        self, changes: Sequence[tuple[str | None, Sequence[Pair], Sequence[Pair], Time | None]]
+        self, changes: Sequence[tuple[str | None, Sequence[Pair], Sequence[Pair], TimeValue | None]]
     ) -> None:
         """See that none of several changes fails after another was made."""
         read = computable if self._snapshot_types else str
@@ -526,13 +527,13 @@ class PythonEmitter:
     def derivative_ticker(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         last_price: Number | None = None,
         open_interest: Number | None = None,
         funding_rate: Number | None = None,
-        funding_timestamp: Time | None = None,
+        funding_timestamp: TimeValue | None = None,
         predicted_funding_rate: Number | None = None,
         index_price: Number | None = None,
         mark_price: Number | None = None,
@@ -586,7 +587,7 @@ class PythonEmitter:
         ask_price: Number | None,
         bid_price: Number | None,
         bid_amount: Number | None,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
@@ -610,7 +611,7 @@ class PythonEmitter:
         price: Number,
         amount: Number,
         side: Side,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
     ) -> None:
         if self._allowed is not None and symbol not in self._allowed:
@@ -626,12 +627,12 @@ class PythonEmitter:
     def option_summary(
         self,
         symbol: str,
-        timestamp: Time | None,
+        timestamp: TimeValue | None,
         /,
         *,
         option_type: Literal["put", "call"],
         strike_price: Number,
-        expiration_date: Time,
+        expiration_date: TimeValue,
         best_bid_price: Number | None = None,
         best_bid_amount: Number | None = None,
         best_bid_iv: Number | None = None,
@@ -702,7 +703,7 @@ class PythonEmitter:
             for bar in bars:
                 self._parts.extend(bar.close(self._local))
 
-    def _end(self, text: str, timestamp: Time | None) -> None:
+    def _end(self, text: str, timestamp: TimeValue | None) -> None:
         local = self._local
         time = text_of(local if timestamp is None else timestamp)
         self._parts.append(f'{text},"timestamp":"{time}","localTimestamp":"{local}"}}\n')

@@ -8,7 +8,7 @@ from math import fmod, inf
 from operator import add
 from typing import Final
 
-from tardis_machine.engine.python.book import EMPTY_LEVEL, Side
+from tardis_machine.engine.python.book import EMPTY_LEVEL, BookSide
 from tardis_machine.messages.numbers import canonical, of_float
 
 _CACHE_SIZE: Final = 1 << 14
@@ -68,7 +68,7 @@ class Groups:
         "rows",
     )
 
-    def __init__(self, side: Side, depth: int, grouping: float) -> None:
+    def __init__(self, side: BookSide, depth: int, grouping: float) -> None:
         self._side = side
         self._depth = depth
         self._grouping = grouping

@@ -26,9 +26,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.json import Decoder
 
-from tardis_machine.engine.shapes import Gate
+from tardis_machine.engine.shapes import UpdateGate
 from tardis_machine.exchanges.base.errors import BookGapError, LostUpdateError, MapperError
-from tardis_machine.exchanges.base.exchange import Making
+from tardis_machine.exchanges.base.exchange import MapperContext
 
 log = logging.getLogger(__name__)
 
@@ -80,18 +80,20 @@ class JoinedBook(Generic[U]):
         "gate",
     )
 
-    def __init__(self, symbol: str, channel: str, making: Making, gate: Gate | None = None) -> None:
+    def __init__(
+        self, symbol: str, channel: str, context: MapperContext, gate: UpdateGate | None = None
+    ) -> None:
         self._symbol = symbol
         self._channel = channel
-        self._live = making.live
-        self._checks_ids = making.checks_ids
+        self._live = context.live
+        self._checks_ids = context.checks_ids
         self._snapshot_id: Number | None = None
         self._oldest: Number = 0
         self._joined = False
         self._last_id: Number | UnsetType | None = None
         self._kept: deque[U] = deque(maxlen=self.kept)
         # Updates that need no look at what came before may pass it, once the book is joined.
-        self.gate = gate or making.emitter.gate()
+        self.gate = gate or context.emitter.gate()
 
     @property
     def has_snapshot(self) -> bool:

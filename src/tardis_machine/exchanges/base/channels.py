@@ -1,11 +1,11 @@
-"""From a raw line to what is made of it, without decoding what nobody wants.
+"""From a raw line to the handlers of its channel, without decoding lines that no type wants.
 
-A `Dispatch` says how an exchange's lines tell their channel; what a type makes of a channel is its
-`Route`'s to say. Both are put together once for each channel that is met, and remembered: from
-then on a line costs a search for a few bytes and a look into a dict before it is decoded.
+A `Dispatch` says how an exchange's lines tell their channel; `ChannelHandlers` say what a type
+does with a channel. Both are joined once for each channel and remembered: from then on a line
+costs a search for a few bytes and a look into a dict before it is decoded.
 
-- `prefixed`: the name stands behind the same bytes in nearly every line;
-- `keyed`: the name is the value of the first key so called, near the start;
+- `prefixed`: the name follows the same bytes in nearly every line;
+- `keyed`: the name is the value of the first key of that name, near the start;
 - `arrays`: names stand at the end of an array, or a number at its start stands for them;
 - `decoded`: the last resort, where only the decoded message tells.
 """
@@ -26,7 +26,7 @@ Handler = Callable[[bytes], bool]
 """Takes one raw message; False: not of interest."""
 
 
-class Part(NamedTuple, Generic[T]):
+class SharedDecoder(NamedTuple, Generic[T]):
     """What a type makes of a channel that others may read, too.
 
     Types that share a channel share its decoder: it is called once, whoever needs the message.
@@ -36,21 +36,21 @@ class Part(NamedTuple, Generic[T]):
     map: Callable[[T], bool]
 
 
-class Shaped(NamedTuple):
+class KernelHandler(NamedTuple):
     """What a type makes of a channel, and the shape of the messages that it mostly has.
 
     The emitter may take messages of that shape by itself, as far as a memory lets it.
     """
 
-    part: Handler | Part[Any]
+    part: Handler | SharedDecoder[Any]
     shape: AnyShape
     memory: Memory | None = None
 
 
-Route = Callable[[str], Handler | Part[Any] | Shaped | None]
+ChannelHandlers = Callable[[str], Handler | SharedDecoder[Any] | KernelHandler | None]
 """Tells by a channel's name what a type makes of it; None: nothing."""
 
-Parts = Callable[[str], Sequence[Handler | Part[Any] | Shaped]]
+Parts = Callable[[str], Sequence[Handler | SharedDecoder[Any] | KernelHandler]]
 """Tells by a channel's name what all types make of it, in the order they were asked for."""
 
 
@@ -70,14 +70,16 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def named(parts: Mapping[str, Handler | Part[Any] | Shaped], separator: str = "") -> Route:
+def named(
+    parts: Mapping[str, Handler | SharedDecoder[Any] | KernelHandler], separator: str = ""
+) -> ChannelHandlers:
     """Route by a channel's name, or by what comes before the first separator in it."""
     if not separator:
         return parts.get
     return lambda name: parts.get(name.partition(separator)[0])
 
 
-def parts_of(routes: Sequence[Route]) -> Parts:
+def parts_of(routes: Sequence[ChannelHandlers]) -> Parts:
     """Ask several types about a channel."""
     return lambda name: [part for route in routes if (part := route(name)) is not None]
 
@@ -86,14 +88,14 @@ def _ignore(_: bytes) -> bool:
     return False
 
 
-def _handler(found: Sequence[Handler | Part[Any] | Shaped]) -> Handler:
+def _handler(found: Sequence[Handler | SharedDecoder[Any] | KernelHandler]) -> Handler:
     """Make one function of what several types make of a channel."""
     if not found:
         return _ignore
     parts = _unshaped(found)
     if len(parts) == 1:
         (part,) = parts
-        return _alone(part) if isinstance(part, Part) else part
+        return _alone(part) if isinstance(part, SharedDecoder) else part
     decode, maps = _shared(parts)
 
     def handle(line: bytes) -> bool:
@@ -107,26 +109,26 @@ def _handler(found: Sequence[Handler | Part[Any] | Shaped]) -> Handler:
 
 
 def _unshaped(
-    found: Sequence[Handler | Part[Any] | Shaped],
-) -> Sequence[Handler | Part[Any]]:
-    return [each.part if isinstance(each, Shaped) else each for each in found]
+    found: Sequence[Handler | SharedDecoder[Any] | KernelHandler],
+) -> Sequence[Handler | SharedDecoder[Any]]:
+    return [each.part if isinstance(each, KernelHandler) else each for each in found]
 
 
-def _alone(part: Part[Any]) -> Handler:
+def _alone(part: SharedDecoder[Any]) -> Handler:
     decode, map_message = part
     return lambda line: map_message(decode(line))
 
 
 def _shared(
-    parts: Sequence[Handler | Part[Any]],
+    parts: Sequence[Handler | SharedDecoder[Any]],
 ) -> tuple[Callable[[bytes], Any], list[Callable[[Any], bool]]]:
-    shared = [part for part in parts if isinstance(part, Part)]
+    shared = [part for part in parts if isinstance(part, SharedDecoder)]
     if len(shared) != len(parts) or any(part.decode != shared[0].decode for part in shared):
         raise TypeError("types that are made from one channel have to share its decoder")
     return shared[0].decode, [part.map for part in shared]
 
 
-class _Heads(dict[bytes, Handler]):
+class _MessagePrefixes(dict[bytes, Handler]):
     """Handlers by the bytes that told them; bounded, since a broken feed may make up channels."""
 
     __slots__ = ("_emitter", "_parts")
@@ -139,7 +141,7 @@ class _Heads(dict[bytes, Handler]):
         if len(self) >= _MAX_HEADS:
             self.clear()
         parts = self._parts(name)
-        if self._emitter is not None and len(parts) == 1 and isinstance(parts[0], Shaped):
+        if self._emitter is not None and len(parts) == 1 and isinstance(parts[0], KernelHandler):
             self._emitter.describe(head, parts[0].shape, parts[0].memory)
         handler = self[head] = _handler(parts)
         return handler
@@ -157,7 +159,7 @@ def prefixed(prefix: bytes, *path: str) -> Dispatch:
     length = len(prefix)
 
     def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _Heads(parts, emitter)
+        heads = _MessagePrefixes(parts, emitter)
         if emitter is not None:
             emitter.find_prefixed(prefix)
         handler_of = heads.get
@@ -189,7 +191,7 @@ def keyed(*path: str, within: int = _WINDOW) -> Dispatch:
     length = len(key)
 
     def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _Heads(parts, emitter)
+        heads = _MessagePrefixes(parts, emitter)
         if emitter is not None:
             emitter.find_keyed(key, within)
         handler_of = heads.get
@@ -223,11 +225,11 @@ def arrays(
     ending = re.compile(rb'(?:,\s*"(?:[^"\\]|\\.)*"){%d}\s*\]\s*$' % names)
 
     def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _Heads(parts, emitter)
+        heads = _MessagePrefixes(parts, emitter)
         if emitter is not None:
             emitter.find_ending(names)
         handler_of = heads.get
-        numbers = _Heads(parts)
+        numbers = _MessagePrefixes(parts)
         number_of = numbers.get
 
         def announce(line: bytes) -> bool:

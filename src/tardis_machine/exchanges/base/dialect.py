@@ -58,7 +58,7 @@ class AnswerError(TardisMachineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ConnectionContext:
     """What messages to an exchange may need; made anew for every connection.
 
     `secrets` are the credentials in the order of their names; none, where none are set.
@@ -91,7 +91,9 @@ class Subscribe(Protocol):
     those of its other connections included.
     """
 
-    def __call__(self, filters: Sequence[Filter], session: Session, /) -> Iterable[Outgoing]: ...
+    def __call__(
+        self, filters: Sequence[Filter], session: ConnectionContext, /
+    ) -> Iterable[Outgoing]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ class Discovery:
     """Where to connect is asked of a REST server, before every connection."""
 
     url: str
-    use: Callable[[Any, Session], str]
+    use: Callable[[Any, ConnectionContext], str]
     method: str = "POST"
 
 
@@ -136,7 +138,7 @@ Render = Callable[[str, Sequence[bytes]], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class SnapshotRequest:
     """How a book starts whose snapshot does not come by itself.
 
     Its channel is the one that stands for it in filters, if there is one; `deltas` is the channel
@@ -241,24 +243,24 @@ class Dialect:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Of the handshake."""
 
-    greet: Callable[[Session], Iterable[Outgoing]] | None = None
+    greet: Callable[[ConnectionContext], Iterable[Outgoing]] | None = None
     """Messages before the subscriptions, to which no answer is awaited."""
 
-    login: Callable[[Session], Outgoing] | None = None
+    login: Callable[[ConnectionContext], Outgoing] | None = None
     """With credentials: a message whose answer, told by `logged_in`, precedes subscriptions."""
 
     logged_in: Predicate = _never
     unsubscribe: Subscribe | None = None
     """Where given, a book that lost an update is subscribed anew, else the connection is."""
 
-    ping: Callable[[Session], Outgoing] | None = None
+    ping: Callable[[ConnectionContext], Outgoing] | None = None
     """The exchange's own ping; a protocol ping if there is none."""
 
     ping_s: float = 5.0
     reply: Callable[[Any], Outgoing | None] = _no_reply
     """The answer to a message that asks for one: the exchange's pings."""
 
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[SnapshotRequest, ...] = ()
     pollers: tuple[Poller, ...] = ()
     budget: Budget | None = None
     quiet: frozenset[str] = frozenset()

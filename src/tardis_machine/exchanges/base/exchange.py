@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tardis_machine.engine import Emitter
-from tardis_machine.engine.shapes import Shape
-from tardis_machine.exchanges.base.channels import Dispatch, Handler, Route, Shaped, parts_of
+from tardis_machine.engine.shapes import KernelShape
+from tardis_machine.exchanges.base.channels import (
+    ChannelHandlers,
+    Dispatch,
+    Handler,
+    KernelHandler,
+    parts_of,
+)
 from tardis_machine.exchanges.base.dialect import Dialect
 from tardis_machine.exchanges.base.errors import UnsupportedTypeError
 from tardis_machine.exchanges.base.subscriptions import Subscriptions
@@ -49,7 +55,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class MapperContext:
     """What a mapper is made for.
 
     `live` ones refuse a book's snapshot that does not join its updates, as the reference client
@@ -61,9 +67,9 @@ class Making:
     live: bool
     checks_ids: bool = False
 
-    def unchecked(self, handler: Handler, shape: Shape) -> Handler | Shaped:
+    def unchecked(self, handler: Handler, shape: KernelShape) -> Handler | KernelHandler:
         """Return a book's updates, of a shape for the kernel unless their ids are checked."""
-        return handler if self.checks_ids else Shaped(handler, shape)
+        return handler if self.checks_ids else KernelHandler(handler, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Era:
     """
 
     channels: tuple[Channel, ...]
-    make: Callable[[Making], Route]
+    mapper: Callable[[MapperContext], ChannelHandlers]
     until: int | None = None
     dispatch: Dispatch | None = None
     ask: Callable[[Sequence[str] | None], Iterable[Filter]] | None = None
@@ -92,9 +98,9 @@ def upper_channels(*names: str) -> tuple[Channel, ...]:
     return tuple(Channel(name, str.upper) for name in names)
 
 
-def always(make: Callable[[Making], Route], *channels: str) -> tuple[Era]:
+def one_era(mapper: Callable[[MapperContext], ChannelHandlers], *channels: str) -> tuple[Era]:
     """Return the one era of a type that was always made from these channels."""
-    return (Era(upper_channels(*channels), make),)
+    return (Era(upper_channels(*channels), mapper),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +164,14 @@ class Exchange:
         message is emitted in the order of `types`.
         """
         emitter.forget()
-        making = Making(self.name, emitter, live, checks_ids)
-        routes: dict[Dispatch, list[Route]] = {}
+        context = MapperContext(self.name, emitter, live, checks_ids)
+        routes: dict[Dispatch, list[ChannelHandlers]] = {}
         for each in types:
             if live or created is None:
                 era = self._eras(each)[-1]
             else:
                 era = self._touched(each, created, created)[0]
-            routes.setdefault(era.dispatch or self.dispatch, []).append(era.make(making))
+            routes.setdefault(era.dispatch or self.dispatch, []).append(era.mapper(context))
         if len(routes) == 1:
             ((dispatch, its),) = routes.items()
             return dispatch(parts_of(its), emitter)

@@ -1,7 +1,7 @@
 """Fields as exchanges send them, with what JavaScript makes of null, empty and missing ones.
 
-Declare a field that may be missing as `Sent`, with UNSET as its default, and say by the function
-that reads it what its absence means.
+Declare a field that may be missing as `JsonNumber`, with UNSET as its default. The function that
+reads the field says what its absence means.
 """
 
 from collections.abc import Callable
@@ -13,41 +13,41 @@ from msgspec import UNSET, UnsetType
 from tardis_machine.engine import Side
 from tardis_machine.exchanges.base.errors import MapperError
 from tardis_machine.messages.numbers import of_float
-from tardis_machine.messages.times import Time, is_before_1970
+from tardis_machine.messages.times import TimeValue, is_before_1970
 
-Sent = str | int | float | UnsetType | None
+JsonNumber = str | int | float | UnsetType | None
 """A number's field: text or number, null, or not there."""
 
-SentLevels = list[list[str | int | float | None]] | None
+JsonLevels = list[list[str | int | float | None]] | None
 """Levels of which only the first is read."""
 
-SentTime = str | int | float | UnsetType | None
+JsonTime = str | int | float | UnsetType | None
 """A time's field: text or number, null, or not there."""
 
 
-def required(value: Sent, channel: str, field: str) -> str | int | float:
+def number_or_error(value: JsonNumber, channel: str, field: str) -> str | int | float:
     """As `Number(value)`: null and empty are 0; a missing field makes the message malformed."""
     if value is UNSET:
         raise MapperError(channel, f"no {field}")
     return value or 0
 
 
-def optional(value: Sent) -> str | int | float | None:
+def number_if_sent(value: JsonNumber) -> str | int | float | None:
     """As `Number(value)` where the field may be missing: null and empty are 0."""
     return None if value is UNSET else value or 0
 
 
-def filled(value: Sent) -> str | int | float | None:
+def number_if_not_empty(value: JsonNumber) -> str | int | float | None:
     """Drop what is missing, null or empty; 0 is a number."""
     return None if value is UNSET or value == "" else value
 
 
-def given(value: Sent) -> str | int | float | None:
+def number_if_not_null(value: JsonNumber) -> str | int | float | None:
     """Drop what is missing or null; empty is 0."""
     return None if value is UNSET or value is None else value or 0
 
 
-def nonzero(value: Sent) -> str | int | float | None:
+def number_if_nonzero(value: JsonNumber) -> str | int | float | None:
     """Drop what exchanges send for an empty side of the book: 0 in any form, null, nothing.
 
     What is no number goes, too: some print words there, or ∞.
@@ -62,7 +62,7 @@ def nonzero(value: Sent) -> str | int | float | None:
 
 
 def best(
-    levels: SentLevels, channel: str
+    levels: JsonLevels, channel: str
 ) -> tuple[str | int | float | None, str | int | float | None]:
     """Price and amount of the first level, where null and empty are 0; without one neither."""
     if not levels:
@@ -80,7 +80,7 @@ def symbol(value: str | None, channel: str) -> str:
     return value
 
 
-def time(value: SentTime, channel: str, field: str) -> int:
+def time(value: JsonTime, channel: str, field: str) -> int:
     """Return a time as a whole number of its unit; without one the message is malformed."""
     if value is UNSET or value is None or value == "":
         raise MapperError(channel, f"no time in {field}")
@@ -95,8 +95,8 @@ def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
 
 
 def meant_time(
-    value: str | UnsetType | None, channel: str, field: str, parse: Callable[[str], Time]
-) -> Time | None:
+    value: str | UnsetType | None, channel: str, field: str, parse: Callable[[str], TimeValue]
+) -> TimeValue | None:
     """Return a time that is ISO text; None, the local time, where it is missing or before 1970."""
     if value is UNSET:
         return None
@@ -104,7 +104,7 @@ def meant_time(
     return None if is_before_1970(iso) else parse(iso)
 
 
-def ticker_time(value: SentTime) -> int:
+def ticker_time(value: JsonTime) -> int:
     """Return a ticker's time; 0, the latest that the emitter knows, where it is missing."""
     return 0 if value is UNSET or value is None or value == "" else int(value)
 
@@ -128,11 +128,11 @@ def side(value: object, buy: object) -> Literal["buy", "sell"]:
     return "buy" if value == buy else "sell"
 
 
-def buy_unless(value: object, sell: object) -> Literal["buy", "sell"]:
+def side_unless_sell(value: object, sell: object) -> Literal["buy", "sell"]:
     """Return the taker's side where everything but one value is a purchase."""
     return "sell" if value == sell else "buy"
 
 
-def known_side(value: object, buy: object, sell: object) -> Side:
+def side_or_unknown(value: object, buy: object, sell: object) -> Side:
     """Return the taker's side where some trades have none."""
     return "buy" if value == buy else "sell" if value == sell else "unknown"

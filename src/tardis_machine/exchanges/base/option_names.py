@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
-from tardis_machine.bounded import Known
+from tardis_machine.bounded import BoundedDict
 from tardis_machine.exchanges.base.errors import MapperError
 
 _MONTHS: Final = (
@@ -24,7 +24,7 @@ class Option(NamedTuple):
     expiration: int
 
 
-class Options(Known[str, Option]):
+class Options(BoundedDict[str, Option]):
     """Options by name; `read` raises ValueError for what is no option's name."""
 
     __slots__ = ("_channel", "_read")

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from tardis_machine.exchanges.base.errors import LostUpdateError
 
 
-class Continuity:
+class UpdateIds:
     """Follows each book's ids from its snapshot on, for mappers that check ids; else does nothing.
 
     After a gap the book's updates are left out until its next snapshot, which `live/` asks for

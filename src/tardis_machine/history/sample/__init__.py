@@ -64,12 +64,12 @@ class Sample:
             symbols = wanted[channel]
             return not symbols or symbol in symbols
 
-        return lambda piece: select(piece, is_wanted)
+        return lambda block: select(block, is_wanted)
 
 
 SAMPLE: Final = Sample()
 
 
-def history() -> History:
-    """Return a history of the sample data: offline, and nothing else."""
+def sample_history() -> History:
+    """Return a history that holds the synthetic sample data and works offline."""
     return History(source=SAMPLE)

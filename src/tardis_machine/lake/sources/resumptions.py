@@ -7,7 +7,7 @@ from typing import Final
 
 from tardis_machine import exchanges
 from tardis_machine.engine.datatypes import parse_all, sources
-from tardis_machine.history import History, Reader
+from tardis_machine.history import History, HistoryReader
 from tardis_machine.history.recorded_lines import first_stamp, locals_of, minute_of, split
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.messages.times import us_of
@@ -32,7 +32,7 @@ def resumptions(replay: ReplayNormalizedOptions, history: History) -> dict[int, 
         return between(_placed(reader, replay.from_), end)
 
 
-def _placed(reader: Reader, start: int) -> Iterator[tuple[int, bytes]]:
+def _placed(reader: HistoryReader, start: int) -> Iterator[tuple[int, bytes]]:
     """Give pieces, each with the beginning of the minutes that its file serves."""
     before = start
     for piece in reader:
