@@ -40,7 +40,7 @@ from tardis_machine.lake.tables import Commit, Tables
 from tardis_machine.lake.units import BRONZE, LAYERS, SILVER, plan
 from tardis_machine.publish.buses.kafka import KafkaConfig
 from tardis_machine.replays import NormalizedReplay, replay_normalized
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 TYPES: Final = ("trade", "book_change")
 

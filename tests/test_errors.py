@@ -11,8 +11,8 @@ from tardis_machine.history import HistoryError
 from tardis_machine.live.stream import StreamEndedError
 from tardis_machine.messages import MessageError
 from tardis_machine.replays import RawMessageError, ReplayEndedError, TableTypeError
-from tardis_machine.replays.json_options import OptionsError
 from tardis_machine.replays.normalizer import NormalizeError
+from tardis_machine.replays.requests import OptionsError
 
 
 @pytest.mark.parametrize(

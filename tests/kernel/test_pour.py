@@ -16,8 +16,8 @@ from tardis_machine.history import sample
 from tardis_machine.messages import Message
 from tardis_machine.messages.times import us_of
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tardis_machine.replays.normalizer import Framing, Pour
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.kernel.outlets import UNFRAMED, connected, unchunked, unframed
 
 pytestmark = pytest.mark.slow

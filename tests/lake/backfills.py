@@ -6,7 +6,7 @@ from tardis_machine.lake import backfill, manifest
 from tardis_machine.lake.running import Report
 from tardis_machine.lake.tables import Tables
 from tardis_machine.lake.units import LAYERS, plan
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.lake.days import MINUTE_US, START_US
 
 SAMPLED = {"sampleData": "true"}

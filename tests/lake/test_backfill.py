@@ -21,7 +21,7 @@ from tardis_machine.lake.tables import EVENTS, MANIFEST, QUARANTINE, SILVER, Tab
 from tardis_machine.lake.units import BRONZE, Unit, case_of, plan
 from tardis_machine.lake.verify import units, verify
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.lake.backfills import SAMPLED, TYPES, replay, run
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 from tests.lake.records import records

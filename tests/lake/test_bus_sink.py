@@ -29,7 +29,7 @@ from tardis_machine.publish.buses.nats import NatsConfig
 from tardis_machine.publish.buses.redis import RedisConfig
 from tardis_machine.publish.config import PublishConfig
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import Request, replay_normalized_options
+from tardis_machine.replays.requests import Request, replay_normalized_options
 from tests.lake.events import trade
 from tests.lake.records import records
 from tests.publish.buses.benches import BENCHES

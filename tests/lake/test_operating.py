@@ -21,7 +21,7 @@ from tardis_machine.lake.planning import estimate
 from tardis_machine.lake.running import Failed, reason_of, run_lanes
 from tardis_machine.lake.tables import EVENTS, MANIFEST, Tables
 from tardis_machine.lake.units import Unit, plan
-from tardis_machine.replays.json_options import Request, replay_normalized_options
+from tardis_machine.replays.requests import Request, replay_normalized_options
 from tests.lake.events import trade
 from tests.support.servers.redis import RedisServer
 

@@ -28,7 +28,7 @@ from tardis_machine.lake.sources.resumptions import between, matching
 from tardis_machine.lake.sources.tardis import bucketed, slices
 from tardis_machine.lake.units import case_of
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.lake.days import DAY_US, MINUTE_US, START_US, book, line, trade, trades, write_day
 
 TYPES = ("trade", "book_change", "book_snapshot_5_1s", "trade_bar_10s", "quote")

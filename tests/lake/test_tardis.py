@@ -27,7 +27,7 @@ from tardis_machine.lake.sources.tardis import (
 from tardis_machine.lake.tables import Tables
 from tardis_machine.messages import BookChange, Trade
 from tardis_machine.replays import replay_normalized
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.support.ports import free_ports
 
 DAY = 86_400_000_000

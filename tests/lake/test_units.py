@@ -6,7 +6,7 @@ import random
 from tardis_machine.lake import verify
 from tardis_machine.lake.gold.report import Span, missing
 from tardis_machine.lake.units import BRONZE, DISCONNECT, LAYERS, SILVER, Done, Unit, plan
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.lake.days import DAY_US, MINUTE_US, START_US
 
 

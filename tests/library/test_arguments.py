@@ -16,8 +16,8 @@ from tardis_machine import Channel, replay, replay_normalized, sample_history, s
 from tardis_machine.config import ConfigError
 from tardis_machine.history.filters import Filter
 from tardis_machine.replays import RawMessage, RawMessageError
-from tardis_machine.replays.json_options import OptionsError
 from tardis_machine.replays.recorded import decode_recorded
+from tardis_machine.replays.requests import OptionsError
 from tests.library.asked import SPAN
 
 END = "2024-03-01T00:01"

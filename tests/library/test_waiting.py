@@ -11,7 +11,7 @@ import pytest
 from tardis_machine import replay, replay_normalized
 from tardis_machine.history import History, ReaderClosedError
 from tardis_machine.replays import RawRequest, ReplayEndedError
-from tardis_machine.replays.json_options import OptionsError
+from tardis_machine.replays.requests import OptionsError
 from tests.support.bitmex import bitmex_trades
 from tests.support.servers.tardis_api import TardisApi
 from tests.support.waiting import until, wait_until

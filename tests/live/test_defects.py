@@ -20,7 +20,7 @@ from tardis_machine.live.plan import plan
 from tardis_machine.live.rest import Rest, retry_after
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.stream import NormalizedStream, stream_normalized
-from tardis_machine.replays.json_options import OptionsError
+from tardis_machine.replays.requests import OptionsError
 from tests.support.dialects import FACTS
 from tests.support.live_messages import (
     BTC,

@@ -21,7 +21,7 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
-from tardis_machine.replays.json_options import (
+from tardis_machine.replays.requests import (
     OptionsError,
     ReplayOptions,
     Request,

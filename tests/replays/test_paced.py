@@ -20,7 +20,7 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
-from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, ReplayOptions
+from tardis_machine.replays.requests import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import trade
 from tests.support.clock import ManualClock

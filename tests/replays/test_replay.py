@@ -18,8 +18,8 @@ from tardis_machine.replays import (
     replay,
     replay_normalized,
 )
-from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tardis_machine.replays.normalizer import Malformed, NormalizeError
+from tardis_machine.replays.requests import OptionsError, ReplayNormalizedOptions, ReplayOptions
 from tests.replays.span import END, START, START_US
 from tests.support.bitmex import book, stamp, trade
 from tests.support.feeds.generator import write

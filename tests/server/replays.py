@@ -8,7 +8,8 @@ from aiohttp import WSMsgType
 from tardis_machine.history import sample
 from tardis_machine.messages import Message
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import read_requests, replay_normalized_options
+from tardis_machine.replays.json_options import read_requests
+from tardis_machine.replays.requests import replay_normalized_options
 from tests.support.served import Served
 
 OPTIONS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from aiohttp import WSMsgType
 
 from tardis_machine.exchanges import catalog
 from tardis_machine.history.filters import Filter
-from tardis_machine.replays.json_options import Request, replay_options
+from tardis_machine.replays.requests import Request, replay_options
 from tardis_machine.server.native import NoSubscriptionsError, _Replay
 from tests.support.native import FROM, TO, TRADES, connect, recorded, replayed, url
 from tests.support.served import Served, Start

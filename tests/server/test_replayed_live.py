@@ -14,7 +14,7 @@ from tardis_machine.history.sample import SAMPLE
 from tardis_machine.live.addresses import variable
 from tardis_machine.live.hub import Hub
 from tardis_machine.replays import replay_normalized
-from tardis_machine.replays.json_options import parse_time
+from tardis_machine.replays.requests import parse_time
 from tests.support.live_messages import DEPTH
 from tests.support.live_streams import QUICK, streaming
 from tests.support.served import Served

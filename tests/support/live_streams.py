@@ -11,7 +11,7 @@ from tardis_machine.live.addresses import variable
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.stream import NormalizedStream
-from tardis_machine.replays.json_options import Request, stream_normalized_options
+from tardis_machine.replays.requests import Request, stream_normalized_options
 from tests.support.servers.exchange import PATIENCE_S, ScriptedExchange
 
 QUICK = LiveConfig(

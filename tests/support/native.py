@@ -11,7 +11,7 @@ from tardis_machine.history import History
 from tardis_machine.history.filters import Filter
 from tardis_machine.history.recorded_lines import MESSAGE
 from tardis_machine.history.sample import SAMPLE
-from tardis_machine.replays.json_options import parse_time
+from tardis_machine.replays.requests import parse_time
 from tests.support.served import Served
 from tests.support.servers.exchange import PATIENCE_S
 

@@ -15,7 +15,7 @@ from tardis_machine.lake.units import BRONZE, LAYERS, Unit, plan
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import PublishConfig
-from tardis_machine.replays.json_options import (
+from tardis_machine.replays.requests import (
     ReplayNormalizedOptions,
     Request,
     replay_normalized_options,

@@ -60,7 +60,7 @@ def asked_times(config: VerifyConfig | DaysConfig) -> tuple[int | None, int | No
 
 
 def _time(flag: str, text: str) -> int:
-    from tardis_machine.replays.json_options import OptionsError, parse_time  # noqa: PLC0415 - takes a moment
+    from tardis_machine.replays.requests import OptionsError, parse_time  # noqa: PLC0415 - takes a moment
 
     try:
         return parse_time(text, flag)

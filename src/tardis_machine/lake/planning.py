@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from tardis_machine.lake.sources.projections import Part, chunks
 from tardis_machine.lake.sources.tardis import Where
 from tardis_machine.lake.units import BRONZE, SILVER, Unit
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 _MINUTE_US: Final = 60_000_000
 _PROBES: Final = 3

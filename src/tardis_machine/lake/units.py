@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from tardis_machine.engine import datatypes
 from tardis_machine.lake.spans import DAY_US, moment
 from tardis_machine.messages import CASES, snapshot_case
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 BRONZE: Final = "bronze"
 SILVER: Final = "silver"

@@ -26,7 +26,7 @@ from tardis_machine.live.poller import PolledSource
 from tardis_machine.live.resources import Resources
 from tardis_machine.log import Throttle
 from tardis_machine.messages.control import disconnect_line, error_line
-from tardis_machine.replays.json_options import StreamNormalizedOptions
+from tardis_machine.replays.requests import StreamNormalizedOptions
 
 if TYPE_CHECKING:
     from tardis_machine.journal import Ticket

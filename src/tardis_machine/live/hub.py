@@ -9,7 +9,7 @@ from tardis_machine.engine.datatypes import sent
 from tardis_machine.live.feed import Feed, Journal, Listener
 from tardis_machine.live.resources import Resources
 from tardis_machine.live.settings import LiveConfig
-from tardis_machine.replays.json_options import StreamNormalizedOptions
+from tardis_machine.replays.requests import StreamNormalizedOptions
 
 OpenJournal = Callable[[], Journal | None]
 _Key = tuple[str, tuple[str, ...], tuple[str, ...] | None, int, frozenset[str], bool]

@@ -22,9 +22,9 @@ from tardis_machine.messages import (
     decode_lines,
 )
 from tardis_machine.replays import Batch
-from tardis_machine.replays.arguments import StreamRequest, Types, requests
+from tardis_machine.replays.arguments import StreamRequest, Types, read_arguments
 from tardis_machine.replays.base import M_co
-from tardis_machine.replays.json_options import StreamNormalizedOptions, stream_normalized_options
+from tardis_machine.replays.requests import StreamNormalizedOptions, stream_normalized_options
 
 _MAX_UNREAD: Final = 64 * 1024 * 1024
 
@@ -199,7 +199,7 @@ def stream_normalized(
     A list of dictionaries of these arguments is several streams, in the order of arrival. Close it
     when done, best by `async with`.
     """
-    asked = requests(
+    asked = read_arguments(
         exchange,
         data_types=data_types,
         symbols=symbols,

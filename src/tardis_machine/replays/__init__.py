@@ -29,19 +29,19 @@ from tardis_machine.replays.arguments import (
     RawRequest,
     Span,
     Types,
-    requests,
+    read_arguments,
 )
 from tardis_machine.replays.base import MessageReplay, ReplayEndedError
-from tardis_machine.replays.json_options import (
-    OptionsError,
-    replay_normalized_options,
-    replay_options,
-)
 from tardis_machine.replays.merger import Batch
 from tardis_machine.replays.normalized import NormalizedReplay, TableTypeError
 from tardis_machine.replays.normalizer import Malformed, NormalizeError
 from tardis_machine.replays.raw import MergedLines, MergedRawReplay, NativeReplay, RawReplay
 from tardis_machine.replays.recorded import RawMessage, RawMessageError
+from tardis_machine.replays.requests import (
+    OptionsError,
+    replay_normalized_options,
+    replay_options,
+)
 
 __all__ = [
     "Batch",
@@ -163,7 +163,7 @@ def replay_normalized(
     A list of dictionaries of these arguments is several replays, merged by local time. See
     `NormalizedReplay` for what can be done with it, and `History` for where it comes from.
     """
-    asked = requests(
+    asked = read_arguments(
         exchange,
         from_=from_,
         to=to,
@@ -244,7 +244,7 @@ def replay(
     """
     options = [
         replay_options(each)
-        for each in requests(
+        for each in read_arguments(
             exchange,
             from_=from_,
             to=to,

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Final, Protocol, Required, TypeAlias, TypedDict, TypeVar
 
 from tardis_machine.history.filters import Channel, Filter
-from tardis_machine.replays.json_options import OptionsError, Request
+from tardis_machine.replays.requests import OptionsError, Request
 
 Moment = str | date
 """ISO text, a date, or a datetime, which is UTC unless it has a zone."""
@@ -87,7 +87,7 @@ _OPTIONS: Final = {
 }
 
 
-def requests(
+def read_arguments(
     exchange: str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, **more: object
 ) -> list[Request]:
     """Return one request, or the several of a list."""

@@ -14,8 +14,8 @@ from tardis_machine.history.filters import Filter
 from tardis_machine.history.recorded_lines import LocalWindow
 from tardis_machine.messages import Time
 from tardis_machine.messages.times import local_of
-from tardis_machine.replays.json_options import ReplayNormalizedOptions, ReplayOptions, common_speed
 from tardis_machine.replays.pacing import Clock, Schedule
+from tardis_machine.replays.requests import ReplayNormalizedOptions, ReplayOptions, common_speed
 from tardis_machine.waiting import settled
 
 Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]

@@ -16,10 +16,10 @@ from tardis_machine.extras import require
 from tardis_machine.history import History
 from tardis_machine.messages import decode_lines
 from tardis_machine.replays.base import M_co, MessageReplay, span_of, window_of
-from tardis_machine.replays.json_options import OptionsError, ReplayNormalizedOptions, untrimmed
 from tardis_machine.replays.merger import Batch, Chunk, Merged, merge
 from tardis_machine.replays.normalizer import Malformed, Normalizer, Pour, normalizer_type
 from tardis_machine.replays.pacing import Clock
+from tardis_machine.replays.requests import OptionsError, ReplayNormalizedOptions, untrimmed
 
 if TYPE_CHECKING:
     import pandas as pd

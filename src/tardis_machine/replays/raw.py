@@ -23,12 +23,12 @@ from tardis_machine.history.recorded_lines import (
 from tardis_machine.log import Throttle
 from tardis_machine.messages.times import local_of
 from tardis_machine.replays.base import M_co, MessageReplay, Replay, window_of
-from tardis_machine.replays.json_options import ReplayOptions
 from tardis_machine.replays.merger import Merged, merge
 from tardis_machine.replays.normalizer import NormalizeError
 from tardis_machine.replays.paced import paced
 from tardis_machine.replays.pacing import Clock
 from tardis_machine.replays.recorded import RawMessage, decode_recorded
+from tardis_machine.replays.requests import ReplayOptions
 
 log = logging.getLogger(__name__)
 

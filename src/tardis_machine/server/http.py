@@ -19,8 +19,9 @@ from tardis_machine.engine import Written
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.messages import Message
 from tardis_machine.replays import NormalizedReplay, RawMessage, RawReplay
-from tardis_machine.replays.json_options import OptionsError, read_requests, replay_options
+from tardis_machine.replays.json_options import read_requests
 from tardis_machine.replays.merger import Chunk
+from tardis_machine.replays.requests import OptionsError, replay_options
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, status_of, text_of
 from tardis_machine.server.limits import BusyError

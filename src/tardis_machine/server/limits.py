@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 from tardis_machine.config import Section, setting
 from tardis_machine.engine.datatypes import BookSnapshots, parse
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.replays.json_options import (
+from tardis_machine.replays.json_options import read_requests
+from tardis_machine.replays.requests import (
     OptionsError,
     ReplayNormalizedOptions,
     StreamNormalizedOptions,
-    read_requests,
     replay_normalized_options,
     stream_normalized_options,
 )

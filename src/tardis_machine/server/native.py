@@ -20,7 +20,7 @@ from tardis_machine.errors import TardisMachineError
 from tardis_machine.exchanges import catalog
 from tardis_machine.history.filters import Filter, normalize
 from tardis_machine.replays import MergedRawReplay, NativeReplay
-from tardis_machine.replays.json_options import (
+from tardis_machine.replays.requests import (
     OptionsError,
     ReplayOptions,
     Request,

@@ -13,8 +13,8 @@ from tardis_machine.history import History
 from tardis_machine.live.hub import Hub
 from tardis_machine.live.settings import LiveConfig
 from tardis_machine.live.statistics import LiveCollector
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tardis_machine.replays.merger import Chunk
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tardis_machine.server import identity
 from tardis_machine.server.access import Gate
 from tardis_machine.server.cluster_metrics import ClusterMetrics

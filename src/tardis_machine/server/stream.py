@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from tardis_machine.replays.json_options import StreamNormalizedOptions
+from tardis_machine.replays.requests import StreamNormalizedOptions
 from tardis_machine.server import identity
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session

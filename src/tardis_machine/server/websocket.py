@@ -11,7 +11,7 @@ from tardis_machine.messages import ErrorCode, Message
 from tardis_machine.messages.control import error_line
 from tardis_machine.messages.times import iso_us
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tardis_machine.server import identity
 from tardis_machine.server.answers import failure, text_of
 from tardis_machine.server.native import REPLAY, NativeReplays

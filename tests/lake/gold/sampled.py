@@ -6,7 +6,7 @@ from tardis_machine.lake.gold import GOLD
 from tardis_machine.lake.gold.refresh import Wanted
 from tardis_machine.messages import Message, decode_lines
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 from tests.lake.days import MINUTE_US, START_US
 
 EXCHANGES = ("bitmex", "deribit")

@@ -24,7 +24,7 @@ from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses.base import BusConfig
 from tardis_machine.publish.config import JournalConfig, PublishConfig
 from tardis_machine.publish.dead_letters import DeadLetter, DeadLetters
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 _ANSWER: Final[dict[str, str]] = {
     "data_type": "STRING",

@@ -27,8 +27,8 @@ from tardis_machine.lake.units import DISCONNECT, case_of
 from tardis_machine.messages import Message
 from tardis_machine.messages.times import us_of
 from tardis_machine.replays import NormalizedReplay
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
 from tardis_machine.replays.normalizer import Malformed
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 BUS: Final = "tardis"
 TROUBLE: Final = "trouble"

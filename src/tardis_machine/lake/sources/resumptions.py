@@ -11,7 +11,7 @@ from tardis_machine.history import History, HistoryReader
 from tardis_machine.history.recorded_lines import first_stamp, locals_of, minute_of, split
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.messages.times import us_of
-from tardis_machine.replays.json_options import ReplayNormalizedOptions
+from tardis_machine.replays.requests import ReplayNormalizedOptions
 
 _DISCONNECT: Final = b"\n\n"
 Stretch = tuple[int, int]

@@ -59,7 +59,7 @@ from tardis_machine.lake.sources.projections import (
 from tardis_machine.lake.sources.resumptions import Stretch
 from tardis_machine.lake.spans import DAY_US
 from tardis_machine.lake.units import DISCONNECT, case_of
-from tardis_machine.replays.json_options import (
+from tardis_machine.replays.requests import (
     ReplayNormalizedOptions,
     Request,
     replay_normalized_options,
