@@ -64,7 +64,7 @@ def test_defaults_are_the_dataclass_s() -> None:
     found = loaded()
     assert found[Serving] == Serving()
     assert found[Bus] == Bus()
-    assert not found.given(Bus)
+    assert not found.has_values(Bus)
     assert {origin.kind for _, _, origin in found.entries()} == {"default"}
 
 
@@ -86,7 +86,7 @@ def test_every_type_from_flags() -> None:
         delay=1.0,
     )
     assert found.warnings == ["acks below all"]
-    assert found.given(Bus)
+    assert found.has_values(Bus)
 
 
 def test_precedence_is_flag_environment_file_default(tmp_path: Path) -> None:

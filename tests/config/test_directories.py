@@ -179,7 +179,7 @@ def test_named_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     for below in (path, path / "cache"):
-        with pytest.raises(ConfigError, match=f"^{FLAG} '{below}': expected a directory"):
+        with pytest.raises(ConfigError, match=f"^{FLAG} '{below}': cannot be created: "):
             claim(FLAG, below)
 
 

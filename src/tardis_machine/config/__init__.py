@@ -1,14 +1,14 @@
-"""Everything configurable, written once: flags, environment, file and documentation derive from it.
+"""Settings declared once; flags, variables, file keys and documentation are derived from them.
 
-A part declares a frozen dataclass of settings:
+A component declares a frozen dataclass of settings:
 
     @dataclass(frozen=True, kw_only=True)
     class KafkaConfig(Section, section="kafka", title="Kafka"):
         topic: str | None = setting(None, help="topic that receives every event")
 
-which gives the flag `--kafka-topic`, the variable `TM_KAFKA_TOPIC` (secrets also
-`TM_…_FILE`), the key `topic` of the table `[kafka]` in a TOML file, a line of `--help`, a row of
-the configuration page, and `from_dict(KafkaConfig, {"topic": …})` for Python.
+The declaration results in the flag `--kafka-topic`, the variable `TM_KAFKA_TOPIC` (a secret also
+has `TM_…_FILE`), the key `topic` in the TOML table `[kafka]`, a line of `--help`, a row of the
+configuration page, and `from_dict(KafkaConfig, {"topic": …})` for Python.
 Precedence: flag, environment, file, default.
 """
 
@@ -36,7 +36,7 @@ from tardis_machine.config.section import (
     readable_by_others,
     setting,
 )
-from tardis_machine.config.values import anchored, from_dict, redacted, to_dict
+from tardis_machine.config.values import from_dict, redacted, to_dict, with_absolute_paths
 
 __all__ = [
     "EMPTY",
@@ -50,7 +50,6 @@ __all__ = [
     "Section",
     "Setting",
     "add_flags",
-    "anchored",
     "bytes_size",
     "check_own",
     "claim",
@@ -68,4 +67,5 @@ __all__ = [
     "to_dict",
     "unlink_below",
     "warn_once",
+    "with_absolute_paths",
 ]

@@ -1,4 +1,4 @@
-"""What is derived for people: --help, and the page that documents every setting."""
+"""Text derived from the settings: `--help`, and the page that documents every setting."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ from tardis_machine.config.section import EMPTY, ConfigError, Option, Section, S
 
 
 def describe(sections: Iterable[type[Section]]) -> str:
-    """Write the configuration page: a Markdown table per section."""
+    """Return the configuration page in Markdown: one table per section."""
     parts = []
     for owner in sections:
         table = f"[{owner.section}]" if owner.section else "top level"
@@ -23,19 +23,19 @@ def describe(sections: Iterable[type[Section]]) -> str:
             "|---|---|---|---|---|",
         ]
         for option in options(owner):
-            known = option.setting
+            declared = option.setting
             variables = [f"`{option.variable}`"]
-            if known.secret:
+            if declared.secret:
                 variables.append(f"`{option.variable}_FILE`")
-            if known.env_override:
-                variables.insert(0, f"`{known.env_override}`")
+            if declared.env_override:
+                variables.insert(0, f"`{declared.env_override}`")
             flag = f"`{option.flag}`"
-            if known.short:
-                flag = f"`{known.short}` {flag}"
+            if declared.short:
+                flag = f"`{declared.short}` {flag}"
             if option.kind is not bool:
                 flag += f" {option.metavar}".replace("|", "\\|")
             default = f"`{option.shown(option.default)}`" if option.default not in EMPTY else ""
-            meaning = (known.help + bounds(known)).replace("|", "\\|")
+            meaning = (declared.help + bounds(declared)).replace("|", "\\|")
             name = option.name.removesuffix("_")
             row = (flag, " ".join(variables), f"`{name}`", default, meaning)
             lines.append("| " + " | ".join(row) + " |")
@@ -51,9 +51,12 @@ def print_help(
     description: str,
     epilog: str,
 ) -> None:
-    """Print help: topics only by their flags' names, unless asked for by name."""
+    """Print the help of the sections, or of the topic named after `--help`.
+
+    Without a topic, a section that is a topic of its own is shortened to the names of its flags.
+    """
     width = min(shutil.get_terminal_size((100, 24)).columns, 100)
-    position = next(i for i, given in enumerate(arguments) if given in {"-h", "--help"})
+    position = next(i for i, word in enumerate(arguments) if word in {"-h", "--help"})
     topic = arguments[position + 1] if position + 1 < len(arguments) else ""
     topics = [owner.help_topic for owner in sections if owner.help_topic]
     if topic and not topic.startswith("-") and topic not in {*topics, "all"}:
@@ -92,6 +95,7 @@ def print_help(
 
 
 def help_text(option: Option) -> str:
+    """Return an option's help with its bounds and, in brackets, its default."""
     text = option.setting.help + bounds(option.setting)
     if option.kind is bool or option.default in EMPTY:
         return text
@@ -113,7 +117,8 @@ def _help_lines(option: Option, width: int) -> list[str]:
     return first + [" " * indent + line for line in body]
 
 
-def bounds(known: Setting) -> str:
-    if known.minimum is not None and known.maximum is not None:
-        return f" ({known.minimum:.15g}..{known.maximum:.15g})"
+def bounds(declared: Setting) -> str:
+    """Return ` (minimum..maximum)`, or nothing if the setting has only one bound or none."""
+    if declared.minimum is not None and declared.maximum is not None:
+        return f" ({declared.minimum:.15g}..{declared.maximum:.15g})"
     return ""

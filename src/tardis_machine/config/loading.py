@@ -1,4 +1,4 @@
-"""The configuration in force: flags, environment and file joined, and what came from where."""
+"""Loading of the configuration: flags, environment and file merged, with each value's origin."""
 
 import argparse
 import difflib
@@ -22,12 +22,12 @@ from tardis_machine.config.section import (
 )
 from tardis_machine.config.values import (
     allowed_keys,
-    checked,
     flatten,
+    from_plain,
     from_text,
     jsonable,
-    native,
     snake,
+    validated,
 )
 
 S = TypeVar("S", bound=Section)
@@ -37,7 +37,7 @@ _CONFIG_VARIABLE: Final = "TM_CONFIG"
 
 
 class Origin(NamedTuple):
-    """Where a value came from: flag, environment, file or default; and which one."""
+    """The origin of a value: `kind` is flag, environment, file or default; `where` names which."""
 
     kind: str
     where: str
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ConfigErrors: the command answers them with exit 1."""
+    """An argument parser that raises ConfigError, which the command reports with exit code 1."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("allow_abbrev", False)
@@ -57,17 +57,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (\S*)", message)
         if unknown is not None:
-            given = unknown[1].split("=")[0]
-            near = difflib.get_close_matches(given, self._option_string_actions, n=1)
+            argument = unknown[1].split("=")[0]
+            near = difflib.get_close_matches(argument, self._option_string_actions, n=1)
             hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-            raise ConfigError(given or "''", None, f"unknown {_noun(given)}, {hint}")
-        named = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
-        flag = named[1].split("/")[-1] if named else self.prog
-        raise ConfigError(flag, None, named[2] if named else message)
+            raise ConfigError(argument or "''", None, f"unknown {_noun(argument)}, {hint}")
+        invalid = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        flag = invalid[1].split("/")[-1] if invalid else self.prog
+        raise ConfigError(flag, None, invalid[2] if invalid else message)
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type[Section]]) -> None:
-    """Give a parser the flags of these sections (and --config), one group per section."""
+    """Add `--config` and the flags of these sections to a parser, one group per section."""
     parser.add_argument(
         _CONFIG_FLAG, metavar="FILE.toml", dest="config", help="settings from a file"
     )
@@ -108,7 +108,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type[Section]]
 
 
 class Loaded:
-    """The configuration in force: a value per section, and where each setting came from."""
+    """The configuration in force: an object per section, and the origin of each setting."""
 
     def __init__(
         self,
@@ -129,24 +129,24 @@ class Loaded:
     def sections(self) -> tuple[Section, ...]:
         return tuple(self._values.values())
 
-    def given(self, owner: type[Section]) -> bool:
-        """Tell whether anything of this section was set at all."""
+    def has_values(self, owner: type[Section]) -> bool:
+        """Return whether a flag, a variable or the file sets anything of this section."""
         return any(self.origins[option.key].kind != "default" for option in options(owner))
 
     def entries(self) -> Iterator[tuple[Option, Any, Origin]]:
-        """Walk every setting: what it is, its value, where that came from."""
+        """Yield every setting with its value and the value's origin."""
         for owner, value in self._values.items():
             for option in options(owner):
                 yield option, getattr(value, option.name), self.origins[option.key]
 
     def redacted(self) -> dict[str, dict[str, Any]]:
-        """Give every setting by flag name with value, kind and place of origin; no secret in it."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return value and origin of every setting by its key, secrets replaced by stars."""
+        settings: dict[str, dict[str, Any]] = {}
         for option, value, origin in self.entries():
             hidden = option.setting.secret and value is not None
             plain = REDACTED if hidden else jsonable(masked(value))
-            found[option.key] = {"value": plain, "from": origin.kind, "where": origin.where}
-        return found
+            settings[option.key] = {"value": plain, "from": origin.kind, "where": origin.where}
+        return settings
 
 
 def load(
@@ -159,9 +159,9 @@ def load(
     epilog: str = "",
     also: Sequence[type[Section]] = (),
 ) -> Loaded:
-    """Read flags, environment and file. Exits after --help.
+    """Read flags, environment and file; print the help and raise SystemExit on `--help`.
 
-    `also` names sections of other commands: a file shared with them may hold their tables.
+    `also` has sections of other commands, whose tables the file may contain as well.
     """
     if _asks_for_help(arguments):
         print_help(sections, arguments, prog=prog, description=description, epilog=epilog)
@@ -178,12 +178,12 @@ def resolve(
     *,
     also: Sequence[type[Section]] = (),
 ) -> Loaded:
-    """Join parsed flags (of `add_flags`), environment and file into values and their origins."""
+    """Merge flags (parsed with `add_flags`), environment and file into values and their origins."""
     environment = os.environ if environ is None else environ
-    given = flags.get("config")
-    if given is not None and not given.strip():  # everything it says would be left to defaults
-        raise ConfigError(_CONFIG_FLAG, given, "expected a file")
-    path = given or environment.get(_CONFIG_VARIABLE) or None
+    file = flags.get("config")
+    if file is not None and not file.strip():  # else every setting would silently be its default
+        raise ConfigError(_CONFIG_FLAG, file, "expected a file")
+    path = file or environment.get(_CONFIG_VARIABLE) or None
     content = {} if path is None else _read_file(Path(path))
     if path is not None:
         _check_file(content, [*sections, *also], str(path))
@@ -201,11 +201,11 @@ def resolve(
             origins[option.key] = origin
             if origin.kind != "default":
                 chosen[option.name] = value
-        made = owner(**chosen)
-        made.validate()
-        warnings += made.warnings()
-        values[owner] = made
-        warnings += _strangers(owner, environment)
+        section = owner(**chosen)
+        section.validate()
+        warnings += section.warnings()
+        values[owner] = section
+        warnings += _unknown_variables(owner, environment)
     return Loaded(values, origins, warnings)
 
 
@@ -213,8 +213,8 @@ def _asks_for_help(arguments: Sequence[str]) -> bool:
     return any(argument in {"-h", "--help"} for argument in arguments)
 
 
-def _noun(given: str) -> str:
-    return "flag" if given.startswith("-") else "argument"
+def _noun(argument: str) -> str:
+    return "flag" if argument.startswith("-") else "argument"
 
 
 def _choose(
@@ -226,25 +226,29 @@ def _choose(
     path: str,
     warnings: list[str],
 ) -> tuple[Any, Origin]:
-    known = option.setting
-    override = known.env_override
+    """Return an option's value from the source that takes precedence, and its origin.
+
+    Appends to `warnings` what the user should change about that source.
+    """
+    declared = option.setting
+    override = declared.env_override
     if override and environ.get(override):
         origin = Origin("environment", override)
         return from_text(option, environ[override], override), origin
     if option.key in flags:
-        if known.secret:
+        if declared.secret:
             warnings.append(
                 f"{option.flag} on the command line can be read by every user of this machine; "
                 f"use {option.variable} or {option.variable}_FILE"
             )
-        given = flags[option.key]
-        text = ",".join(given) if isinstance(given, list) else str(given)
+        argument = flags[option.key]
+        text = ",".join(argument) if isinstance(argument, list) else str(argument)
         if option.kind is bool and text not in {"true", "false"}:
             raise ConfigError(option.flag, text, "expected true or false")
         return from_text(option, text, option.flag), Origin("flag", option.flag)
     variable = option.variable
     file_variable = f"{variable}_FILE"
-    if known.secret and environ.get(file_variable):
+    if declared.secret and environ.get(file_variable):
         if environ.get(variable):
             raise ConfigError(
                 option.flag,
@@ -266,9 +270,9 @@ def _choose(
         return from_text(option, text, variable), Origin("environment", variable)
     if option.name in table and table[option.name] is not None:
         where = f"{path} [{option.owner.section}]" if option.owner.section else path
-        value = native(option, table[option.name], f"{where} {option.name}")
+        value = from_plain(option, table[option.name], f"{where} {option.name}")
         source = f"{where} {option.name}"
-        return checked(option, value, source), Origin("file", source)
+        return validated(option, value, source), Origin("file", source)
     return option.default, Origin("default", "default")
 
 
@@ -292,7 +296,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _check_file(content: Mapping[str, Any], sections: Sequence[type[Section]], path: str) -> None:
-    """Refuse keys that no section knows: a typo must not be a silent default."""
+    """Raise ConfigError for a key that is no setting: a typo would leave the default in force."""
     top: dict[str, Option] = {}
     tables: dict[str, list[type[Section]]] = {}
     for owner in sections:
@@ -310,17 +314,17 @@ def _check_file(content: Mapping[str, Any], sections: Sequence[type[Section]], p
             raise ConfigError(f"{path} {key}", None, allowed_keys(key, [*top, *tables]))
 
 
-def _strangers(owner: type[Section], environ: Mapping[str, str]) -> list[str]:
-    """Warn of variables that look like this section's but are none of its settings."""
+def _unknown_variables(owner: type[Section], environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable that has the section's prefix but is not a setting."""
     if not owner.section:
         return []
     known = {option.variable for option in options(owner)}
     known |= {f"{option.variable}_FILE" for option in options(owner) if option.setting.secret}
     prefix = f"{PREFIX}{owner.section.upper()}_"
-    found = []
+    warnings = []
     for variable in sorted(environ):
         if variable.startswith(prefix) and variable not in known:
             near = difflib.get_close_matches(variable, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            found.append(f"{variable} is not a setting and has no effect{hint}")
-    return found
+            warnings.append(f"{variable} is not a setting and has no effect{hint}")
+    return warnings

@@ -1,4 +1,4 @@
-"""A section of settings, declared once as a dataclass; everything else is derived from it."""
+"""Declaration of settings: a Section is a dataclass, an Option one of its fields."""
 
 import inspect
 import math
@@ -29,7 +29,7 @@ EMPTY: Final[tuple[object, ...]] = (None, (), {}, "")
 PREFIX: Final = "TM_"
 _SECRET_KEY: Final = re.compile(r"password|secret|token|authorization|\.pem$", re.IGNORECASE)
 _USERINFO: Final = re.compile(r"^([a-z][\w+.-]*://|(?=.*:)).*@", re.IGNORECASE | re.DOTALL)
-"""What stands before the host of an address, with a scheme or without one."""
+"""The scheme, if any, and the user and password before the host of an address."""
 _SECRET_PARAMETER: Final = re.compile(
     r"([?&;][^=&;]*(?:pass|secret|token)[^=&;]*=)[^&;]*", re.IGNORECASE
 )
@@ -38,9 +38,9 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNOR
 
 
 class ConfigError(TardisMachineError):
-    """A setting that cannot be used: which one, what it was, what would be right.
+    """An invalid setting: its flag, its value and the values that are allowed.
 
-    Whatever it was, no password that somebody has put into an address is repeated.
+    The text repeats no password that is part of an address.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class ConfigError(TardisMachineError):
         self.value = value = without_password(value) if isinstance(value, str) else value
         self.allowed = allowed
         self.source = source
-        given = "" if value is None else f" {value!r}" if isinstance(value, str) else f" {value}"
+        shown = "" if value is None else f" {value!r}" if isinstance(value, str) else f" {value}"
         where = "" if source is None or source == flag else f" (from {source})"
-        super().__init__(f"{flag}{given}{where}: {allowed}")
+        super().__init__(f"{flag}{shown}{where}: {allowed}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known about one setting, beside its name, type and default."""
+    """The declaration of one setting beside its name, type and default; see `setting`."""
 
     help: str
     secret: bool = False
@@ -87,12 +87,12 @@ def setting(
 ) -> T:
     """Declare a field of a Section.
 
-    `parse` turns text (of a flag, a variable, or a string in TOML) into the value and raises
-    ValueError with what is allowed. `env` replaces the derived variable's name; `env_override`
-    names a further variable that beats even the flag (the port's `PORT`). `choices` hold for
-    each entry of a tuple.
+    `parse` is called while the configuration is loaded, with the text of a flag, a variable or a
+    TOML string. It returns the value, or raises ValueError with the values that are allowed.
+    `env` replaces the derived name of the variable. `env_override` names another variable that
+    takes precedence over the flag (`PORT` for the port). `choices` apply to each entry of a tuple.
     """
-    known = Setting(
+    declared = Setting(
         help=help,
         secret=secret,
         choices=None if choices is None else tuple(choices),
@@ -104,14 +104,14 @@ def setting(
         env_override=env_override,
         short=short,
     )
-    metadata = {"setting": known}
-    made: Any = (
+    metadata = {"setting": declared}
+    entry: Any = (
         field(default_factory=default.copy, metadata=metadata)
         if isinstance(default, dict)
         else field(default=default, metadata=metadata)
     )
-    declared: T = made
-    return declared
+    declared_field: T = entry  # the dataclass decorator replaces the field by its default
+    return declared_field
 
 
 class Section:
@@ -125,12 +125,14 @@ class Section:
     def __init_subclass__(
         cls, *, section: str = "", title: str = "", note: str = "", help_topic: str = ""
     ) -> None:
-        """`section` prefixes flags and names the TOML table; `note` is a line under the title.
+        """Set what documentation and file need of a section; called for each subclass.
 
-        Of a `help_topic`, which a section is by itself, help names the flags only, unless asked.
+        `section` is the prefix of the flags and the name of the TOML table. `note` is a line below
+        the title. `--help` lists only the names of the flags of a `help_topic` (default: the
+        section itself); `--help TOPIC` explains them.
         """
         super().__init_subclass__()
-        # Set here, or each dataclass would bring its own, secrets and all.
+        # The dataclass decorator keeps a __repr__ of the class; its own would print secrets.
         cls.__repr__ = Section.__repr__  # type: ignore[method-assign]
         cls.section = section
         cls.title = title or section.replace("_", " ").capitalize() or "Settings"
@@ -138,7 +140,7 @@ class Section:
         cls.help_topic = help_topic or section
 
     def __repr__(self) -> str:
-        """Print a section as its dataclass would, but secrets as stars."""
+        """Return the text that a dataclass has, with secrets replaced by stars."""
         shown = []
         for option in options(type(self)):
             value = getattr(self, option.name)
@@ -147,20 +149,26 @@ class Section:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def validate(self) -> None:
-        """Raise ConfigError for what no single setting can tell."""
+        """Raise ConfigError if settings contradict each other.
+
+        Called by `load` and `from_dict` after each setting has been checked alone.
+        """
 
     def warnings(self) -> list[str]:
-        """Say what works but weakens a promise."""
+        """Return warnings about settings that are valid but weaken a guarantee.
+
+        Called by `load` after `validate`; the command logs them.
+        """
         return []
 
     @classmethod
     def flag(cls, name: str) -> str:
-        """Name a field's flag, for errors."""
+        """Return the flag of a field, for error messages."""
         return "--" + key_of(cls, name).replace("_", "-")
 
 
 class Option(NamedTuple):
-    """One setting with everything derived from it."""
+    """One setting of a section, with the names derived from it."""
 
     owner: type[Section]
     name: str
@@ -180,16 +188,15 @@ class Option(NamedTuple):
 
     @property
     def metavar(self) -> str:
-        known = self.setting
-        if known.metavar:
-            return known.metavar
-        if known.choices:
-            return "|".join(known.choices)
+        if self.setting.metavar:
+            return self.setting.metavar
+        if self.setting.choices:
+            return "|".join(self.setting.choices)
         kinds = {int: "N", float: "N", Path: "PATH", tuple: "A,B,…", dict: "K:V,…"}
         return kinds.get(self.kind, "TEXT")
 
     def shown(self, value: object) -> str:
-        """Print a value as one would type it, a secret as stars."""
+        """Return a value as it is typed on the command line, or stars if it is a secret."""
         if value is None:
             return ""
         if self.setting.secret:
@@ -205,23 +212,23 @@ class Option(NamedTuple):
 
 
 def options(owner: type[Section]) -> tuple[Option, ...]:
-    """Derive the options of a section from its dataclass; what it inherits comes last."""
+    """Return the options of a section in their order of declaration, inherited ones last."""
     hints = get_type_hints(owner)
-    found = []
+    derived = []
     own = list(inspect.get_annotations(owner))
     entries = fields(owner)  # type: ignore[arg-type]  # every subclass is a dataclass
     for entry in sorted(entries, key=lambda e: own.index(e.name) if e.name in own else len(own)):
-        known = entry.metadata.get("setting")
-        if known is None:
+        declared = entry.metadata.get("setting")
+        if declared is None:
             raise TypeError(f"{owner.__name__}.{entry.name} is not declared with setting()")
-        kind, optional = _plain(hints[entry.name])
+        kind, optional = _type_of(hints[entry.name])
         key = key_of(owner, entry.name)
-        found.append(Option(owner, entry.name, key, kind, optional, _default(entry), known))
-    return tuple(found)
+        derived.append(Option(owner, entry.name, key, kind, optional, _default(entry), declared))
+    return tuple(derived)
 
 
 def bytes_size(text: str) -> int:
-    """Parse `8GiB`, `512 MB` or a plain number of bytes; units are powers of 1024."""
+    """Return the bytes of `8GiB`, `512 MB` or a plain number; units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     size = math.inf if match is None else float(match[1]) * _UNITS[(match[2] or "").upper()]
     if math.isinf(size):
@@ -230,8 +237,11 @@ def bytes_size(text: str) -> int:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Parse `key:value,…` or `key=value,…`: split at the first of either, values may hold both."""
-    found: dict[str, str] = {}
+    """Return the entries of `key:value,…` or `key=value,…`; raise ValueError for other text.
+
+    A key ends at the first `:` or `=`; the value may contain both.
+    """
+    entries: dict[str, str] = {}
     for part in text.split(","):
         if not part.strip():
             continue
@@ -239,14 +249,14 @@ def pairs(text: str) -> dict[str, str]:
         name = "" if match is None else match[1].strip()
         if match is None or not name:
             raise ValueError(f"expected key:value pairs separated by commas, not {part.strip()!r}")
-        if name in found:
+        if name in entries:
             raise ValueError(f"expected each key once, {name!r} is there twice")
-        found[name] = match[2].strip()
-    return found
+        entries[name] = match[2].strip()
+    return entries
 
 
 def readable_by_others(path: Path) -> bool:
-    """Tell whether a file's mode lets other users read it."""
+    """Return whether a file's mode lets all users read it; false if the file is missing."""
     try:
         return bool(path.stat().st_mode & 0o004)
     except OSError:
@@ -254,12 +264,13 @@ def readable_by_others(path: Path) -> bool:
 
 
 def key_of(owner: type[Section], name: str) -> str:
+    """Return a field's name with the prefix of its section: `kafka_topic`."""
     word = name.removesuffix("_")  # a field called `pass_` is still --nats-pass
     return f"{owner.section}_{word}" if owner.section else word
 
 
 def split_url(url: str) -> SplitResult | None:
-    """Take a URL apart; None where nobody could make sense of its host or port."""
+    """Return the parts of a URL, or None if its host or port is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -269,15 +280,15 @@ def split_url(url: str) -> SplitResult | None:
 
 
 def without_password(address: str) -> str:
-    """Star out what stands before an address's host, and secrets among its parameters."""
+    """Return an address with stars for user, password and secret parameters."""
     hidden = _USERINFO.sub(rf"\g<1>{REDACTED}@", address)
     return _SECRET_PARAMETER.sub(rf"\g<1>{REDACTED}", hidden)
 
 
 def masked(value: Any) -> Any:
-    """Star out what is secret in a value that is not: passwords of URLs, entries of a table.
+    """Return a value with stars for passwords in URLs and for secret entries of a table.
 
-    Those are secret whose key says so (`ssl.key.password`).
+    An entry is secret if its key contains a word such as `password` (`ssl.key.password`).
     """
     if isinstance(value, str):
         return without_password(value) if "://" in value else value
@@ -294,13 +305,13 @@ def _default(entry: "Field[Any]") -> Any:
     return entry.default
 
 
-def _plain(hint: Any) -> tuple[type, bool]:
-    """Reduce an annotation to one of the supported types, and whether None is one of its values."""
+def _type_of(hint: Any) -> tuple[type, bool]:
+    """Return the supported type of an annotation, and whether None is allowed as well."""
     if get_origin(hint) in {Union, types.UnionType}:
         rest = [part for part in get_args(hint) if part is not type(None)]
         if len(rest) == 1:
-            return _plain(rest[0])[0], True
-    found = get_origin(hint) or hint
-    if found not in {str, int, float, bool, Path, tuple, dict}:
+            return _type_of(rest[0])[0], True
+    kind = get_origin(hint) or hint
+    if kind not in {str, int, float, bool, Path, tuple, dict}:
         raise TypeError(f"settings are str, int, float, bool, Path, tuple or dict, not {hint}")
-    return found, False
+    return kind, False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 
 from tardis_machine.bronze import Origin
-from tardis_machine.config import ConfigError, anchored, to_dict
+from tardis_machine.config import ConfigError, to_dict, with_absolute_paths
 from tardis_machine.errors import TardisMachineError
 from tardis_machine.journal import (
     BoundError,
@@ -66,9 +66,9 @@ class Outbox:
         for config in buses.values():
             config.expect_client()
         # Whoever embeds the server may change its folder, and start the publisher again there.
-        self._buses = {name: anchored(config) for name, config in buses.items()}
-        self._journal = anchored(journal)
-        self._publish = anchored(publish)
+        self._buses = {name: with_absolute_paths(config) for name, config in buses.items()}
+        self._journal = with_absolute_paths(journal)
+        self._publish = with_absolute_paths(publish)
         self._scribe: Scribe | None = None
         self._supervisor: Supervisor | None = None
         self._snapshot: Snapshot | None = None
