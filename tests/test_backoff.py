@@ -7,7 +7,7 @@ def test_pauses_do_not_grow_while_something_gets_through() -> None:
     backoff = Backoff(0.1, 10.0)
     pauses = []
     for _ in range(20):
-        backoff.ease()
+        backoff.halve()
         pauses.append(backoff.next_pause_s())
     assert max(pauses) <= 0.2
 

@@ -15,7 +15,7 @@ from tardis_machine.log import (
     JsonFormatter,
     Throttle,
     configure,
-    dropped,
+    dropped_lines,
     show_warnings,
 )
 
@@ -168,7 +168,7 @@ def test_stalled_reader_does_not_hold_up_logging_and_dropped_lines_are_reported(
     ours = logging.getLogger("tardis_machine.test")
     for number in range(4000):
         ours.warning("refused", extra={"n": number, "why": "x" * 1000})
-    lost = dropped()
+    lost = dropped_lines()
     assert 0 < lost < 4000
     entries = [json.loads(line) for line in pipe.read_lines(4000 - lost + 1)]
     assert [e["n"] for e in entries if "n" in e] == list(range(4000 - lost))
@@ -200,7 +200,7 @@ def test_reader_that_is_gone_costs_lines_only(pipe: Pipe) -> None:
     for number in range(10):
         logging.getLogger("tardis_machine.test").info("line", extra={"n": number})
     logging.getLogger().handlers[0].flush()
-    assert dropped() == 10
+    assert dropped_lines() == 10
 
 
 def test_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
@@ -209,7 +209,7 @@ def test_descriptor_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     configure(stream=pipe.stream)
     logging.getLogger("tardis_machine.test").info("x" * 100_000)
     assert pipe.read_lines(1)[0].endswith(b"x" * 100_000)
-    assert dropped() == 0
+    assert dropped_lines() == 0
 
 
 def test_record_that_cannot_be_formatted_is_named(pipe: Pipe) -> None:

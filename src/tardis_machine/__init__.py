@@ -67,7 +67,7 @@ _MESSAGES = "tardis_machine.messages"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the front doors when they are asked for: `import tardis_machine` stays light."""
+    """Import a public name when it is first used, so that `import tardis_machine` stays fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, _MESSAGES)), name)

@@ -1,4 +1,4 @@
-"""The command as `python -m tardis_machine`, for where its script is not on the PATH."""
+"""`python -m tardis_machine`: the command, for systems where its script is not on the PATH."""
 
 import sys
 

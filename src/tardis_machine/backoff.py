@@ -1,10 +1,10 @@
-"""Pauses between attempts: doubled each time up to a longest one, with jitter."""
+"""Exponential backoff with jitter, up to a longest pause."""
 
 import random
 
 
 class Backoff:
-    """Counts failures in a row and says how long to wait after each."""
+    """The number of consecutive failures, and the pause before the next attempt."""
 
     def __init__(self, shortest_s: float, longest_s: float) -> None:
         self._shortest_s = shortest_s
@@ -14,12 +14,12 @@ class Backoff:
     def reset(self) -> None:
         self.failures = 0
 
-    def ease(self) -> None:
-        """Note an attempt that got somewhere: not a success, and no reason to wait longer."""
+    def halve(self) -> None:
+        """Halve the count after an attempt that failed but made progress."""
         self.failures //= 2
 
     def next_pause_s(self) -> float:
-        """Count a failure; wait between half of the interval and all of it, so that crowds part."""
+        """Count a failure; return 50 to 100 % of an interval that doubles with each failure."""
         interval = min(self._longest_s, self._shortest_s * 2.0 ** min(self.failures, 60))
         self.failures += 1
-        return interval * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, keeps no secret
+        return interval * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries, is no secret

@@ -1,6 +1,7 @@
-"""Memory by name, and text, that cannot grow without end: a broken feed may make up names.
+"""Dictionaries, sets and text of bounded size, for names and errors that an exchange sends.
 
-Exchanges list some thousands of names. What has met far more forgets all of them, and starts anew.
+Exchanges list some thousands of symbols. A broken feed may send any number of names; a collection
+that is full is cleared.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,13 @@ V = TypeVar("V")
 
 MAX_NAMES: Final = 100_000
 MAX_REASON: Final = 1_000
-"""Characters of an error that are kept: a service may answer with a whole page."""
+"""Characters of an error that are kept: a service may respond with a whole page."""
 
 
 def shortened(text: str, limit: int = MAX_REASON) -> str:
-    """Return text of at most `limit` characters that UTF-8 can encode.
+    """Return at most `limit` characters of a text, all of which UTF-8 can encode.
 
-    Names of files that are no UTF-8 reach error messages as lone surrogates.
+    Names of files that are not UTF-8 contain lone surrogates, which become question marks.
     """
     if len(text) > limit:
         text = f"{text[: limit - 1]}…"
@@ -25,7 +26,7 @@ def shortened(text: str, limit: int = MAX_REASON) -> str:
 
 
 class BoundedDict(dict[K, V]):
-    """What was told last, by name."""
+    """A dictionary that is cleared when a new key exceeds `MAX_NAMES` entries."""
 
     __slots__ = ()
 
@@ -36,7 +37,7 @@ class BoundedDict(dict[K, V]):
 
 
 class BoundedSet(set[K]):
-    """Names that were met before."""
+    """A set that is cleared when it has `MAX_NAMES` entries and one is added."""
 
     __slots__ = ()
 
@@ -47,9 +48,10 @@ class BoundedSet(set[K]):
 
 
 class BoundedDefaultDict(dict[K, V]):
-    """Books and the like by name, each made when it is first asked for.
+    """A dictionary that creates missing values, and is cleared when it has `MAX_NAMES` entries.
 
-    `drop` hears of each that is forgotten.
+    `make` is called with the missing key. `drop` is called with each value that is cleared. Both
+    run in the thread that reads the dictionary; what they raise reaches the reader.
     """
 
     __slots__ = ("_drop", "_make")
@@ -64,8 +66,8 @@ class BoundedDefaultDict(dict[K, V]):
     def __missing__(self, name: K) -> V:
         if len(self) >= MAX_NAMES:
             if self._drop is not None:
-                for each in self.values():
-                    self._drop(each)
+                for value in self.values():
+                    self._drop(value)
             self.clear()
-        made = self[name] = self._make(name)
-        return made
+        created = self[name] = self._make(name)
+        return created

@@ -1,4 +1,4 @@
-"""The root of every error this package raises on purpose."""
+"""The base class of this package's errors, and errors that several packages raise."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
@@ -7,20 +7,21 @@ _SHOWN_SYMBOLS: Final = 20
 
 
 class TardisMachineError(Exception):
-    """Raised with a text made for the person who reads it."""
+    """Base class of all errors that this package raises on purpose; its text is for users."""
 
     retriable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Callable[..., "TardisMachineError"], tuple[Any, ...]]:
-        """Let it pass between processes, whatever arguments a subclass is made of.
+        """Return what pickle needs to send the error to another process.
 
-        What cannot be read again breaks the pool of processes that it was raised in.
+        Subclasses have other arguments than `Exception`, so pickle's own way fails on them. An
+        error that cannot be unpickled breaks the process pool it was raised in.
         """
-        return _again, (type(self), self.args, self.__dict__)
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class UnsupportedSystemError(TardisMachineError):
-    """A part that needs Linux or macOS is imported on another system."""
+    """A module that needs Linux or macOS was imported on another system."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -31,7 +32,7 @@ class UnsupportedSystemError(TardisMachineError):
 
 
 class NoDataWarning(UserWarning):
-    """Symbols without a single message in a whole replay; issued once, when it has been read.
+    """Warning about symbols that had no message in a replay, issued once at the replay's end.
 
     `symbols` has pairs of exchange and symbol.
     """
@@ -46,7 +47,7 @@ class NoDataWarning(UserWarning):
         )
 
 
-def _again(
+def _restore(
     kind: type[TardisMachineError], args: tuple[Any, ...], state: dict[str, Any]
 ) -> TardisMachineError:
     error = kind.__new__(kind, *args)

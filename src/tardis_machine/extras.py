@@ -1,4 +1,4 @@
-"""Optional dependencies: imported where they are needed, missed with the extra to install."""
+"""Optional dependencies: imported when needed; an error names the extra to install."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,15 +19,15 @@ class MissingExtraError(TardisMachineError):
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import a module of an extra, or say which extra to install."""
+    """Import a module of an extra; raise MissingExtraError if it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        # A dependency of the dependency may be what is missing: the extra is the cure for both.
+        # The missing module may be a dependency of `module`: installing the extra adds both.
         raise MissingExtraError(error.name or module, extra) from error
 
 
-def expect(module: str, *, extra: str) -> None:
-    """Say which extra to install if a module is not there, without importing it."""
+def require_installed(module: str, *, extra: str) -> None:
+    """Raise MissingExtraError if a module is not installed, without importing it."""
     if find_spec(module) is None:
         raise MissingExtraError(module, extra)

@@ -1,4 +1,4 @@
-"""Structured logs: an event in a few words, its details as key=value or JSON."""
+"""Structured logs: an event in a few words, with details as key=value or JSON."""
 
 import contextlib
 import io
@@ -20,8 +20,8 @@ _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__d
     "asctime",
     "taskName",
 }
-# Terminals obey control characters, lines of a log are forged with line ends, and text that runs
-# the other way hides what it says. A lone surrogate cannot even be written.
+# Characters that are escaped: control characters change the terminal, line ends forge log lines,
+# direction marks reorder the text, and a lone surrogate cannot be encoded.
 _CONTROL: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -44,7 +44,7 @@ _QUIET: Final = (
 
 
 class HumanFormatter(logging.Formatter):
-    """One line a person can scan: time, level, event, details."""
+    """A formatter of lines for people: time, level, event, details."""
 
     def __init__(self, *, color: bool = False) -> None:
         super().__init__()
@@ -55,16 +55,18 @@ class HumanFormatter(logging.Formatter):
         level = record.levelname.lower().ljust(7)
         if self._color and record.levelname in _COLORS:
             level = f"{_COLORS[record.levelname]}{level}\033[0m"
-        details = "".join(f" {name}={_plain(value)}" for name, value in _details(record).items())
-        text = f"{moment}Z {level} {_harmless(record.getMessage())}{details}"
+        details = "".join(
+            f" {name}={_detail_text(value)}" for name, value in _details(record).items()
+        )
+        text = f"{moment}Z {level} {_escaped(record.getMessage())}{details}"
         if record.exc_info:
             for line in self.formatException(record.exc_info).split("\n"):
-                text += f"\n  {_harmless(line)}"
+                text += f"\n  {_escaped(line)}"
         return text
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, for machines that collect logs."""
+    """A formatter of one JSON object per line, for log collectors."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -77,13 +79,13 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return _harmless(json.dumps(entry, default=str, ensure_ascii=False))
+        return _escaped(json.dumps(entry, default=str, ensure_ascii=False))
 
 
 def configure(
     log_format: str = "human", *, debug: bool = False, stream: TextIO | None = None
 ) -> None:
-    """Send the logs of this process to standard error, in the given format."""
+    """Send the logs of this process to `stream` (default: standard error) in the given format."""
     target = sys.stderr if stream is None else stream
     handler: logging.Handler
     if _has_descriptor(target):
@@ -100,9 +102,9 @@ def configure(
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
 
 
-def tell(text: str) -> None:
-    """Write a text to standard error as it is, after the log lines that came before it."""
-    for handler in _queued():
+def print_error(text: str) -> None:
+    """Write a text to standard error as it is, after the log lines that were queued before."""
+    for handler in _descriptor_handlers():
         if handler.stream is sys.stderr:
             handler.write(f"{text}\n")
             return
@@ -110,38 +112,43 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def dropped() -> int:
-    """Return how many log lines of this process could not be written."""
-    return sum(handler.dropped for handler in _queued())
+def dropped_lines() -> int:
+    """Return how many log lines of this process were dropped, unwritten."""
+    return sum(handler.dropped for handler in _descriptor_handlers())
 
 
 def escape_unwritable() -> None:
-    """Have standard output write what its encoding lacks as escapes, as standard error does.
+    """Make standard output write characters that its encoding lacks as backslash escapes.
 
-    Where the locale is not UTF-8, help would end in a traceback, and so would a symbol in Chinese.
+    Standard error does so by default. In a locale other than UTF-8, `--help` and symbols in
+    Chinese would otherwise raise UnicodeEncodeError.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class LineWriter:
-    """A thread that writes lines to a file descriptor, behind a queue of bounded size.
+    """A bounded queue of lines, and a thread that writes them to a file descriptor.
 
-    `put` never waits for the descriptor's reader: a line for which there is no room is dropped and
-    counted. The thread starts with the first line and ends when there was none for a while.
+    `put` never waits for the reader of the descriptor: a line that does not fit into the queue is
+    dropped and counted. The thread starts with the first line and ends after 5 s without one.
     """
 
     def __init__(
         self, descriptor: int, report: Callable[[int], bytes], max_bytes: int = _MAX_WAITING_BYTES
     ) -> None:
-        """`report` makes the line that says how many were dropped; the thread calls it."""
+        """Create an empty queue; `max_bytes` is its limit.
+
+        The thread calls `report` with the number of lines dropped since the last report, and writes
+        the line that it returns. `report` must not raise: the thread would end.
+        """
         self._descriptor = descriptor
         self._report = report
         self._max_bytes = max_bytes
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
-        """Forget everything: in a forked process the thread is gone, the lines are its parent's."""
+    def reset(self) -> None:
+        """Empty the queue; called in a forked process, which has its parent's lines, no thread."""
         self._changed = threading.Condition()
         self._lines: deque[bytes] = deque()
         self._size = 0
@@ -152,7 +159,7 @@ class LineWriter:
         self._writable = True
 
     def put(self, line: bytes) -> None:
-        """Queue a line, or count it as dropped."""
+        """Queue a line, or count it as dropped if the queue is full."""
         with self._changed:
             if self._size + len(line) > self._max_bytes:
                 self.dropped += 1
@@ -161,13 +168,15 @@ class LineWriter:
             self._size += len(line)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="log", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no thread to be had: the next line tries
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the system has no thread left: the next line retries
                     thread.start()
                     self._thread = thread
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all lines are written, or the time is over."""
+        """Wait until all lines are written, or the timeout has passed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines or self._thread is None, timeout_s)
 
@@ -181,7 +190,7 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _next(self) -> bytes | None:
-        """Wait for a line; it stays in the queue until it is written. None ends the thread."""
+        """Return the next line without removing it; None after 5 s without one ends the thread."""
         with self._changed:
             self._report_dropped()
             if not self._changed.wait_for(lambda: self._lines, _IDLE_S):
@@ -190,7 +199,10 @@ class LineWriter:
             return self._lines[0]
 
     def _report_dropped(self) -> None:
-        """Queue the line about dropped ones once the others are written, or it is high time."""
+        """Put the report of dropped lines first in the queue.
+
+        With lines in the queue, this happens at most every 10 s. While writes fail, it waits.
+        """
         if self.dropped == self._reported or not self._writable:
             return
         now = time.monotonic()
@@ -207,20 +219,20 @@ class LineWriter:
             while line:
                 try:
                     line = line[os.write(self._descriptor, line) :]
-                except BlockingIOError:  # another process has the same pipe, and made it so
+                except BlockingIOError:  # another process made the shared pipe non-blocking
                     waiting = select.poll()
                     waiting.register(self._descriptor, select.POLLOUT)
                     waiting.poll()
-        except OSError:  # its reader is gone, or its disk is full
+        except OSError:  # the reader has left, or the disk is full
             return False
         return True
 
 
 class DescriptorHandler(logging.Handler):
-    """Formats records where they are logged, and has a thread write them to a stream's descriptor.
+    """A log handler that formats in the calling thread and writes in a thread of its own.
 
-    `logging.shutdown`, which runs at exit, calls `flush`: a reader that stands still holds the exit
-    up for two seconds at most.
+    `logging.shutdown` calls `flush` at exit: a reader that has stopped reading delays the exit by
+    two seconds at most.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -231,38 +243,40 @@ class DescriptorHandler(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """How many lines were dropped in this process."""
+        """The number of lines dropped in this process."""
         return self._writer.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-        except Exception as error:  # noqa: BLE001 - the text of a detail is any object's own code
+        except Exception as error:  # noqa: BLE001 - str() of a detail may raise anything
             text = self.format(
-                _made("log record cannot be formatted", logged_by=record.name, error=type(error))
+                _new_record(
+                    "log record cannot be formatted", logged_by=record.name, error=type(error)
+                )
             )
         self.write(f"{text}\n")
 
     def write(self, text: str) -> None:
-        """Queue a text to be written as it is."""
+        """Queue a text without formatting it."""
         self._writer.put(self._encoded(text))
 
     def flush(self) -> None:
         self._writer.flush(_FLUSH_S)
 
-    def start_anew(self) -> None:
-        """Begin again in a process that was forked."""
-        self._writer.start_anew()
+    def reset(self) -> None:
+        """Empty the queue in a forked process."""
+        self._writer.reset()
 
     def _dropped_line(self, count: int) -> bytes:
-        return self._encoded(f"{self.format(_made('log lines dropped', lines=count))}\n")
+        return self._encoded(f"{self.format(_new_record('log lines dropped', lines=count))}\n")
 
     def _encoded(self, text: str) -> bytes:
         return text.encode(self._encoding, "backslashreplace")
 
 
-class LastResort(logging.StreamHandler[TextIO]):
-    """Shows warnings with their details in programs that have not set up logging themselves."""
+class FallbackHandler(logging.StreamHandler[TextIO]):
+    """A handler that prints warnings with details in programs that have not configured logging."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,32 +290,35 @@ class LastResort(logging.StreamHandler[TextIO]):
 
 
 def show_warnings() -> None:
-    """Make sure that whoever uses this package as a library sees why it waits."""
+    """Print this package's warnings, for programs that use it as a library without logging.
+
+    Importing `tardis_machine.replays` calls this: a user sees why a replay waits.
+    """
     ours = logging.getLogger("tardis_machine")
-    if not any(isinstance(handler, LastResort) for handler in ours.handlers):
-        ours.addHandler(LastResort())
+    if not any(isinstance(handler, FallbackHandler) for handler in ours.handlers):
+        ours.addHandler(FallbackHandler())
 
 
 class Throttle:
-    """Lets one event per interval through and counts the rest: rates, not floods."""
+    """A rate limit that allows one event per interval and counts the suppressed ones."""
 
     def __init__(self, interval_s: float = 10.0) -> None:
         self._interval = interval_s
         self._next = 0.0
-        self._held_back = 0
+        self._suppressed = 0
 
     def allow(self) -> int | None:
-        """Return how many were held back since the last that passed, or None: hold this one."""
+        """Return None to suppress an event, else how many were suppressed since the last one."""
         now = time.monotonic()
         if now < self._next:
-            self._held_back += 1
+            self._suppressed += 1
             return None
         self._next = now + self._interval
-        held_back, self._held_back = self._held_back, 0
-        return held_back
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed
 
 
-def _made(event: str, **details: object) -> logging.LogRecord:
+def _new_record(event: str, **details: object) -> logging.LogRecord:
     return logging.getLogger(__name__).makeRecord(
         __name__, logging.WARNING, "", 0, event, (), None, extra=details
     )
@@ -310,17 +327,18 @@ def _made(event: str, **details: object) -> logging.LogRecord:
 def _has_descriptor(stream: TextIO) -> bool:
     try:
         return stream.fileno() >= 0
-    except OSError:  # of a test or a notebook: it is memory, which nothing holds up
+    except OSError:  # tests and notebooks write to memory, which never blocks
         return False
 
 
-def _queued() -> Iterator[DescriptorHandler]:
-    return (each for each in logging.getLogger().handlers if isinstance(each, DescriptorHandler))
+def _descriptor_handlers() -> Iterator[DescriptorHandler]:
+    handlers = logging.getLogger().handlers
+    return (handler for handler in handlers if isinstance(handler, DescriptorHandler))
 
 
 def _after_fork() -> None:
-    for handler in _queued():
-        handler.start_anew()
+    for handler in _descriptor_handlers():
+        handler.reset()
 
 
 if sys.platform != "win32":
@@ -331,13 +349,13 @@ def _details(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
-def _plain(value: object) -> str:
+def _detail_text(value: object) -> str:
     text = str(value)
     if not text or any(character in text for character in ' "=') or _CONTROL.search(text):
         text = json.dumps(text, ensure_ascii=False)
-    return _harmless(text)
+    return _escaped(text)
 
 
-def _harmless(text: str) -> str:
-    """Write control characters as JSON does."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+def _escaped(text: str) -> str:
+    """Return text with the characters of `_CONTROL` escaped as in JSON."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

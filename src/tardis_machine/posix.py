@@ -1,4 +1,4 @@
-"""Importing this module says that a part needs Linux or macOS; elsewhere it raises."""
+"""A check by import: on other systems than Linux and macOS it raises UnsupportedSystemError."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Waiting on an event loop for what other threads do."""
+"""Waiting on an event loop for the work of other threads."""
 
 import asyncio
 import concurrent.futures
@@ -11,33 +11,36 @@ T = TypeVar("T")
 
 
 def wake(waiter: "asyncio.Future[None]") -> None:
-    """Let whoever awaits it go on; it may have been woken, or have given up, before."""
+    """Resume the task that awaits a future; do nothing if it is done or was cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 
 
-async def settled(waiting: "concurrent.futures.Future[object]") -> None:
-    """Wait until a future of another thread is done, whatever its outcome; never cancel it."""
+async def until_done(future: "concurrent.futures.Future[object]") -> None:
+    """Wait until another thread's future has a result or an error; return and raise neither.
+
+    A caller that is cancelled stops waiting; the future is not cancelled.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def finish(_: "concurrent.futures.Future[object]") -> None:
-        with contextlib.suppress(RuntimeError):  # the loop may have closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has closed: no task waits
             loop.call_soon_threadsafe(wake, done)
 
-    waiting.add_done_callback(finish)
+    future.add_done_callback(finish)
     await done
 
 
 async def in_thread(call: Callable[[], T], name: str) -> T:
-    """Return the result of a call, made by a daemon thread: no exit waits for one that hangs."""
+    """Return the result of a call made in a daemon thread: a call that hangs delays no exit."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             done.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        except BaseException as error:  # noqa: BLE001 - raised in the task that awaits
             done.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

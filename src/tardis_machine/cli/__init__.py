@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result: int = import_module(f"{__name__}.{name}").main(given)
         sys.stdout.flush()
     except TardisMachineError as error:
-        logs.tell(f"{command}: {error}")
+        logs.print_error(f"{command}: {error}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        logs.tell(f"{command}: {error.strerror}")
+        logs.print_error(f"{command}: {error.strerror}")
         return 1
     return result
 

@@ -122,7 +122,7 @@ class Lanes:
         is not given it more and more rarely.
         """
         if progress:
-            lane.backoff.ease()
+            lane.backoff.halve()
             self._recover(lane, said=lane.unhealthy)
         self.note(lane, reason, retriable=retriable, records=records, progress=progress)
         pause_s = lane.backoff.next_pause_s()

@@ -13,7 +13,7 @@ import msgspec
 from tardis_machine.backoff import Backoff
 from tardis_machine.journal import Directory, Log, OtherVersionError
 from tardis_machine.journal.directory import belongs
-from tardis_machine.log import dropped
+from tardis_machine.log import dropped_lines
 from tardis_machine.publish.accounts import Account, BusSnapshot, Snapshot, Statistics
 from tardis_machine.publish.binding import destinations
 from tardis_machine.publish.buses import BUSES
@@ -163,7 +163,7 @@ class Publisher:
             time.monotonic(),
             self.directory.aside_bytes(),
             self._courtesy.total_s,
-            dropped(),
+            dropped_lines(),
             final=final,
         )
 

@@ -39,7 +39,7 @@ def settle(bus: EventBus[Any], records: Sequence[Record], config: PublishConfig)
         if not unsent:
             break
         if result.delivered:
-            backoff.ease()
+            backoff.halve()
         pause_s = backoff.next_pause_s()
         reason = str(unsent[0].error)
         _log.warning("retrying", extra={"bus": bus.name, "reason": reason})

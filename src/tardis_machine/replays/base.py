@@ -16,7 +16,7 @@ from tardis_machine.messages import Time
 from tardis_machine.messages.times import local_of
 from tardis_machine.replays.pacing import Clock, Schedule
 from tardis_machine.replays.requests import ReplayNormalizedOptions, ReplayOptions, common_speed
-from tardis_machine.waiting import settled
+from tardis_machine.waiting import until_done
 
 Options = Sequence[ReplayOptions] | Sequence[ReplayNormalizedOptions]
 M_co = TypeVar("M_co", covariant=True)
@@ -101,7 +101,7 @@ class Replay(ABC):
         while (seconds := self.due_in()) > 0:  # noqa: ASYNC110 - it tells how long
             await asyncio.sleep(seconds)
         while (waiting := self.pending()) is not None and not waiting.done():
-            await settled(waiting)
+            await until_done(waiting)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:

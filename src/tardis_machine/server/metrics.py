@@ -97,5 +97,5 @@ class _LogCollector(Collector):
         yield CounterMetricFamily(
             "tardis_machine_log_dropped",
             "Log lines that could not be written: standard error was not read, or is gone.",
-            value=logs.dropped(),
+            value=logs.dropped_lines(),
         )

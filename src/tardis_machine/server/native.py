@@ -31,7 +31,7 @@ from tardis_machine.server import identity
 from tardis_machine.server.frames import recorded_frames, text_frames
 from tardis_machine.server.services import Services
 from tardis_machine.server.session import OK, Close, Session
-from tardis_machine.waiting import settled
+from tardis_machine.waiting import until_done
 
 log = logging.getLogger(__name__)
 
@@ -341,7 +341,7 @@ class _Replay:
                 turn_ends = 0.0
             while (waiting := replay.pending()) is not None and not waiting.done():
                 await drain()
-                await settled(waiting)
+                await until_done(waiting)
                 turn_ends = 0.0
             if services.turns.contended or time.monotonic() >= turn_ends:
                 await services.turns.take()

@@ -12,7 +12,7 @@ from tardis_machine.engine import Written
 from tardis_machine.history.due import Due
 from tardis_machine.replays.merger import Chunk
 from tardis_machine.replays.normalizer import Pour
-from tardis_machine.waiting import settled
+from tardis_machine.waiting import until_done
 
 if TYPE_CHECKING:
     from tardis_machine.journal import Ticket
@@ -127,7 +127,7 @@ async def deliver(
         # What is waited for may give way to the next thing to wait for.
         while (waiting := replay.pending()) is not None and not waiting.done():
             await held.flush(begins=isinstance(waiting, Due))
-            await settled(waiting)
+            await until_done(waiting)
             turn_ends = 0.0
         if turns.contended or time.monotonic() >= turn_ends:
             await turns.take()

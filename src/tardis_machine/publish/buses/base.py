@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from tardis_machine.config import ConfigError, Section, options, readable_by_others, setting
 from tardis_machine.config.section import split_url
-from tardis_machine.extras import expect
+from tardis_machine.extras import require_installed
 from tardis_machine.publish.buses.errors import (
     BusError,
     BusUnavailableError,
@@ -112,7 +112,7 @@ class BusConfig(Section, ABC):
         """Refuse a bus whose client is not installed; nothing is imported."""
         if self.client is not None:
             module, extra = self.client
-            expect(module, extra=extra)
+            require_installed(module, extra=extra)
 
     def both_or_neither(self, one: str, other: str) -> None:
         """Refuse one of two settings without the other."""

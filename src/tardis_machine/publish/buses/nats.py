@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tardis_machine.config import ConfigError, setting
-from tardis_machine.extras import expect, require
+from tardis_machine.extras import require, require_installed
 from tardis_machine.messages import PAYLOAD_CASES
 from tardis_machine.publish.buses.base import BrokerConfig, EventBus, Order
 from tardis_machine.publish.buses.errors import (
@@ -152,7 +152,7 @@ class NatsConfig(BrokerConfig, section="nats", title="NATS"):
         """Credentials need a library more, which the client alone does not bring."""
         super().expect_client()
         if self.creds is not None:
-            expect("nkeys", extra=_EXTRA)
+            require_installed("nkeys", extra=_EXTRA)
 
     def login(self) -> dict[str, Any]:
         """Give what any client of these servers needs to be let in, as nats.connect names it."""
