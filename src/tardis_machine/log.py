@@ -168,9 +168,8 @@ class LineWriter:
             self._size += len(line)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="log", daemon=True)
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # the system has no thread left: the next line retries
+                # If the system has no thread left, the next line tries again.
+                with contextlib.suppress(RuntimeError):
                     thread.start()
                     self._thread = thread
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Normalized messages: what they are, and their JSON text."""
+"""Normalized messages: a struct per type, and their JSON text."""
 
 from tardis_machine.messages.json import (
     decode_line,

@@ -1,4 +1,4 @@
-"""Control messages: what clients get of errors and disconnects, and what buses get besides."""
+"""JSON text of errors and disconnects; some of their fields are sent to buses only."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def disconnect_line(
     reason: str | None = None,
     close_code: int | None = None,
 ) -> bytes:
-    """Write a disconnect; reason and close code are for buses only."""
+    """Return a disconnect as a JSON line; `reason` and `close_code` are for buses only."""
     message = _Disconnect(exchange, local, symbols, reason or None, close_code or None)
     return msgspec.json.encode(message) + b"\n"
 
@@ -39,5 +39,5 @@ def disconnect_line(
 def error_line(
     exchange: str, local: str, details: str, count: int, *, code: ErrorCode | None = None
 ) -> bytes:
-    """Write an error; the code is for buses only."""
+    """Return an error as a JSON line; `code` is for buses only."""
     return msgspec.json.encode(_Error(exchange, local, details, count, code)) + b"\n"

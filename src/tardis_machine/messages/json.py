@@ -1,4 +1,4 @@
-"""JSON text of normalized messages, exactly as clients expect it, in both directions."""
+"""Decoding and encoding of normalized messages, byte for byte as the Node server prints them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,12 @@ from tardis_machine.messages.types import Message, MessageError, read_time
 _DECODER: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message, dec_hook=read_time)
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
-# msgspec prints numbers in a way of its own: 61130.0, -0.0, 1e21, 1.5e16, 1e-6. The patterns below
-# find those in a whole batch, and nothing inside of strings: there every quote follows a backslash,
-# so that a letter, a quote and a colon are the end of a key; and the quote that ends a string is
-# followed by a comma, a bracket or the line's end, so that a quote and a letter begin a key. Each
-# begins with fixed characters and looks back last, which makes the search many times faster.
+# msgspec and JavaScript print some numbers differently: 61130.0, -0.0, 1e21, 1.5e16, 1e-6. The
+# patterns below find these in a whole batch and never match inside a string. In a string each quote
+# follows a backslash, so a letter, a quote and a colon are always the end of a key. The quote that
+# ends a string is followed by a comma, a bracket or the line's end, so a quote and a letter always
+# begin a key. Each pattern begins with fixed characters and looks back last: the search is many
+# times faster.
 _POINT_ZERO: Final = re.compile(rb'\.0(?=,"[a-zA-Z]|\}(?:,\{\})*(?:,\{"[a-zA-Z]|\],"[a-zA-Z]))')
 _NEGATIVE_ZERO: Final = re.compile(rb':-0\.0(?<=[a-zA-Z]":-0\.0)(?=[,}])')
 _NULL: Final = re.compile(rb':null(?<=[a-zA-Z]":null)(?<!"vwap":null)(?=[,}])')
@@ -26,7 +27,7 @@ _NUMBER: Final = re.compile(rb'[a-zA-Z]":(-?[0-9]+(?:\.[0-9]+)?)')
 
 
 def decode_lines(ndjson: bytes) -> list[Message]:
-    """Read normalized NDJSON; MessageError says which line is not what it should be."""
+    """Decode normalized NDJSON; raise MessageError with the number of the first invalid line."""
     try:
         return _DECODER.decode_lines(ndjson)
     except (msgspec.MsgspecError, ValueError):
@@ -36,7 +37,7 @@ def decode_lines(ndjson: bytes) -> list[Message]:
 
 
 def decode_line(line: bytes, number: int | None = None) -> Message:
-    """Read one message; `number` is the line's, for the error."""
+    """Decode one message; `number` is the line number (from 0) for the error."""
     try:
         return _DECODER.decode(line)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -45,26 +46,30 @@ def decode_line(line: bytes, number: int | None = None) -> Message:
 
 
 def explain(error: Exception) -> tuple[str, str | None]:
-    """Part msgspec's text into the reason and the JSON path it names."""
+    """Split the text of msgspec's error into the reason and the JSON path, None without one."""
     reason, _, path = str(error).partition(" - at `$.")
     return reason, path.rstrip("`") or None
 
 
 def encode_lines(messages: Iterable[Message]) -> bytes:
-    """Print normalized NDJSON, byte for byte as the server sends it."""
+    """Return normalized NDJSON, byte for byte as the server sends it.
+
+    Raise MessageError for a number that is not finite, since JSON has none.
+    """
     listed = messages if isinstance(messages, list) else list(messages)
     data = _ENCODER.encode_lines(listed)
     if b":null" in data and _NULL.search(data):
-        raise next(error for error in map(_unprintable, listed) if error is not None)
+        raise next(error for error in map(_error_of, listed) if error is not None)
     return _as_javascript(data)
 
 
 def encode_line(message: Message) -> bytes:
-    """Print one message, without the line's end."""
+    """Return one message as JSON, without the line's end."""
     return encode_lines([message])[:-1]
 
 
 def _as_javascript(data: bytes) -> bytes:
+    """Return NDJSON of msgspec with its numbers printed as JavaScript prints them."""
     if b":-0.0" in data:
         data = _NEGATIVE_ZERO.sub(b":0", data)
     if _EXPONENT.search(data):
@@ -73,7 +78,7 @@ def _as_javascript(data: bytes) -> bytes:
 
 
 def _with_exponents(data: bytes) -> bytes:
-    """Print numbers that have an exponent, or whose exponent JavaScript would not print."""
+    """Return NDJSON with each number that has an exponent printed as JavaScript prints it."""
     parts: list[bytes] = []
     done = 0
     for exponent in _EXPONENT.finditer(data):
@@ -86,7 +91,8 @@ def _with_exponents(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _unprintable(message: Message) -> MessageError | None:
+def _error_of(message: Message) -> MessageError | None:
+    """Return an error that names the first field whose number is not finite; None without one."""
     for field, number in _numbers(message):
         if not isfinite(number):
             return MessageError(f"{field} is {number}, which JSON cannot say", field=field)
@@ -94,6 +100,7 @@ def _unprintable(message: Message) -> MessageError | None:
 
 
 def _numbers(struct: msgspec.Struct) -> Iterator[tuple[str, float]]:
+    """Yield the path and value of each float in a struct and in its lists: `bids[0].price`."""
     for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
         value = getattr(struct, name)
         if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Numbers: text as JavaScript prints it, and in plain decimal notation."""
+"""Text of numbers: as JavaScript prints it, and in plain decimal notation."""
 
 from decimal import Decimal
 from math import isfinite
@@ -7,19 +7,22 @@ from typing import Final
 from msgspec import Raw
 
 Number = str | bytes | Raw | int | float
-"""A number as it was found; bytes and Raw are JSON, with or without quotes."""
+"""A number of a raw message; bytes and Raw are its JSON text, with or without quotes."""
 
 _CACHE_SIZE: Final = 1 << 16
-# A double keeps every decimal number of up to 15 digits: their text need not go through one.
+# A double represents each decimal number of up to 15 digits: their text needs no conversion.
 _EXACT_LENGTH: Final = 16
 _SAFE_INTEGER: Final = 10**15
 
 
 def of_float(value: float) -> str:
-    """Print a double as JavaScript's Number.prototype.toString does."""
+    """Return a double as JavaScript's Number.prototype.toString prints it.
+
+    Raise ValueError for NaN and infinities.
+    """
     text = repr(value)
     if "e" not in text and "n" not in text:
-        # repr is positional from 1e-4 up to below 1e16, where both languages agree.
+        # From 1e-4 to below 1e16 repr has no exponent, and both languages print the same digits.
         if text[-2:] != ".0":
             return text
         return text[:-2] if value else "0"
@@ -41,7 +44,7 @@ def of_float(value: float) -> str:
 
 
 def of_text(text: str) -> str:
-    """Canonicalize decimal text; anything that is not a finite number is a ValueError."""
+    """Return decimal text as JavaScript prints its number; raise ValueError if it is not finite."""
     if len(text) <= _EXACT_LENGTH and text.isascii():
         whole, dot, fraction = text.partition(".")
         if not dot:
@@ -64,9 +67,10 @@ def _unquoted(number: bytes) -> str:
 
 
 class Canonical(dict[Number, str]):
-    """Canonical text by what was found in the raw message; bounded, since amounts seldom end.
+    """A cache from a number of a raw message to its text as JavaScript prints it.
 
-    Raw has no hash: it is looked up as bytes.
+    A full cache is cleared: amounts have too many values to keep. Callers look a Raw up as bytes,
+    since it has no hash.
     """
 
     __slots__ = ()
@@ -98,7 +102,7 @@ canonical: Final = Canonical()
 
 
 def decimal_text(number: float) -> str:
-    """Print a finite number in plain decimal notation, as short as reads back to the same."""
+    """Return a finite number without an exponent, in the fewest digits that read back exactly."""
     text = repr(float(number))
     if "e" in text:
         text = format(Decimal(text), "f")
@@ -107,7 +111,7 @@ def decimal_text(number: float) -> str:
 
 
 class _Decimals(dict[float, str]):
-    """The plain text of numbers seen lately: prices and amounts come again and again."""
+    """A cache of `decimal_text`: prices and amounts repeat. A full cache is cleared."""
 
     __slots__ = ()
 

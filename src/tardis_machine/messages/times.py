@@ -1,10 +1,9 @@
-"""Times: what exchanges send in, ISO text out; the one place that knows how either is written.
+"""Conversion of times: from the forms that exchanges send to the ISO text of messages.
 
-A time on its way to the emitter is an int or text. An int below `MICROSECONDS` counts
-milliseconds since 1970 and prints three fractional digits; from there on it counts microseconds
-and prints six. (As milliseconds that border lies in the year 5138; `micros` makes text of the
-microseconds below it, which end in 1973.) Text is ISO as it is to be printed, with three or six
-digits and a Z.
+A mapper returns a time as an int or as text. An int below `MICROSECONDS` is in milliseconds since
+1970 and is printed with three fractional digits; a larger one is in microseconds and is printed
+with six. As milliseconds, the limit is in the year 5138. As microseconds it is in 1973, so `micros`
+returns text for earlier times. Text is ISO with three or six digits and a Z, printed unchanged.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from typing import Final
 TimeValue = int | str
 
 MICROSECONDS: Final = 10**14
-"""From here on an int is a time in microseconds."""
+"""The smallest int that is a time in microseconds; smaller ones are in milliseconds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -22,17 +21,21 @@ _MIN_SECOND: Final = -62_135_596_800  # the year 1
 _MAX_SECOND: Final = 253_402_300_799  # the end of the year 9999
 _CACHE_SIZE: Final = 16_384
 _ISO_LENGTHS: Final = (24, 27)
-# Only texts of these lengths keep their microseconds: with Z or an offset, of 6, 7 or 9 digits.
+# Only texts of these lengths keep their microseconds: 6, 7 or 9 digits, with Z or an offset. The
+# Node server reads times so, and its output is the reference.
 _MICROSECOND_LENGTHS: Final = frozenset((27, 28, 30, 32))
-# The two of them that end in Z and are met most: of six and of nine digits.
+# The two most frequent of them: six or nine digits and Z, for which there is a fast path.
 _DIGITS: Final = frozenset((27, 30))
-# "000Z" to "999Z": how a time of three digits ends, and back.
+# "000Z" to "999Z": the end of a time with three digits, by its milliseconds.
 ENDS: Final = tuple(f"{ms:03d}Z" for ms in range(1000))
 END_MS: Final = {end: ms for ms, end in enumerate(ENDS)}
 
 
 class _SecondTexts(dict[int, str]):
-    """'2024-03-01T00:00:00.' by epoch second: neighbouring messages share their second."""
+    """A cache from an epoch second to '2024-03-01T00:00:00.': successive messages share it.
+
+    Raises ValueError outside of the years 1 to 9999.
+    """
 
     __slots__ = ()
 
@@ -48,7 +51,7 @@ class _SecondTexts(dict[int, str]):
 
 
 class _Seconds(dict[str, int]):
-    """The epoch second of '2024-03-01T00:00:00.'; ValueError for what is none."""
+    """A cache from '2024-03-01T00:00:00.' to its epoch second; other text is a ValueError."""
 
     __slots__ = ()
 
@@ -57,7 +60,7 @@ class _Seconds(dict[str, int]):
             parsed = datetime.fromisoformat(text[:19])
         except ValueError:
             parsed = None
-        # As it would be printed, since there are other ways to write a time.
+        # fromisoformat accepts other forms as well: only the form that is printed is valid.
         if parsed is None or f"{parsed:%Y-%m-%dT%H:%M:%S.}".rjust(20, "0") != text:
             raise ValueError(f"not a time such as 2024-03-01T00:00:00.: {text!r}")
         if len(self) >= _CACHE_SIZE:
@@ -71,21 +74,21 @@ SECONDS: Final = _Seconds()
 
 
 def iso_ms(ms: int) -> str:
-    """ISO text with three fractional digits."""
+    """Return milliseconds since 1970 as ISO text with three fractional digits."""
     if ms <= 0:
         raise ValueError(f"not a time in milliseconds since 1970: {ms}")
     return SECOND_TEXTS[ms // 1000] + ENDS[ms % 1000]
 
 
 def iso_us(us: int) -> str:
-    """ISO text with six fractional digits."""
+    """Return microseconds since 1970 as ISO text with six fractional digits."""
     if us <= 0:
         raise ValueError(f"not a time in microseconds since 1970: {us}")
     return f"{SECOND_TEXTS[us // 1_000_000]}{us % 1_000_000:06d}Z"
 
 
 def text_of(time: TimeValue) -> str:
-    """Print a time; text is checked, since it may come straight from an exchange."""
+    """Return a time as ISO text; raise ValueError for text in another form."""
     if isinstance(time, int):
         return iso_ms(time) if time < MICROSECONDS else iso_us(time)
     if time[:20] not in SECONDS or time[20:] not in END_MS:
@@ -94,12 +97,12 @@ def text_of(time: TimeValue) -> str:
 
 
 def local_of(us: int) -> str:
-    """ISO text of a local time in microseconds; 1970 begins with its first one."""
+    """Return a local time in microseconds as ISO text; the earliest is one microsecond of 1970."""
     return iso_us(max(us, 1))
 
 
 def ms_of(time: TimeValue) -> int:
-    """Epoch milliseconds of a time, cut like a JavaScript Date."""
+    """Return a time in milliseconds since 1970, truncated like a JavaScript Date."""
     if isinstance(time, int):
         return time if time < MICROSECONDS else time // 1000
     ms = END_MS.get(time[20:])
@@ -109,7 +112,7 @@ def ms_of(time: TimeValue) -> int:
 
 
 def us_of(iso: str) -> int:
-    """Epoch microseconds of ISO text with Z."""
+    """Return ISO text with Z in microseconds since 1970."""
     ms = ms_of(iso)
     return ms * 1000 + (int(iso[23:26]) if len(iso) == _ISO_LENGTHS[1] else 0)
 
@@ -126,7 +129,7 @@ def _fraction_ms(iso: str) -> int:
 
 
 def parse_ms(iso: str) -> int:
-    """Milliseconds of an exchange's ISO text of any precision or offset, as JavaScript reads it."""
+    """Return ISO text of any precision and offset in milliseconds, read as JavaScript does."""
     if len(iso) == _ISO_LENGTHS[0]:
         ms = END_MS.get(iso[20:])
         if ms is not None:
@@ -138,14 +141,14 @@ def parse_ms(iso: str) -> int:
 
 
 def micros(us: int) -> TimeValue:
-    """Return a time in microseconds, which prints six digits."""
+    """Return microseconds since 1970 as a time that is printed with six digits."""
     return us if us >= MICROSECONDS else iso_us(us)
 
 
 def parse_us(iso: str) -> TimeValue:
-    """Return an exchange's ISO text as a time that prints six digits.
+    """Return an exchange's ISO text as a time that is printed with six digits.
 
-    Only texts of the usual lengths keep them; of others the milliseconds count.
+    Text whose length is not in `_MICROSECOND_LENGTHS` is truncated to milliseconds.
     """
     digits = iso[20:-1]
     if len(iso) in _DIGITS and iso[-1] == "Z" and digits.isdigit() and iso.isascii():
@@ -158,17 +161,17 @@ def parse_us(iso: str) -> TimeValue:
 
 
 def cut_ms(iso: str) -> TimeValue:
-    """Return an exchange's ISO text as a time that prints three digits."""
+    """Return an exchange's ISO text as a time that is printed with three digits."""
     return iso if len(iso) == _ISO_LENGTHS[0] else parse_ms(iso)
 
 
 def seconds_ms(seconds: str | float) -> int:
-    """Seconds with a fraction as a time that prints three digits, what follows them cut."""
+    """Return seconds since 1970 as a time that is printed with three digits, truncated."""
     return _scaled(seconds, 1000)
 
 
 def seconds_us(seconds: str | float) -> TimeValue:
-    """Seconds with a fraction as a time that prints six digits, what follows them cut."""
+    """Return seconds since 1970 as a time that is printed with six digits, truncated."""
     return micros(_scaled(seconds, 1_000_000))
 
 
@@ -180,15 +183,15 @@ def _scaled(seconds: str | float, scale: int) -> int:
 
 
 def nanos_ms(nanoseconds: float) -> int:
-    """Nanoseconds as a time that prints three digits, what follows them cut.
+    """Return nanoseconds since 1970 as a time that is printed with three digits, truncated.
 
-    They exceed what a double holds, and clients know them rounded to one before they are cut.
+    They are rounded to a double first, as the Node server does.
     """
     return _cut(nanoseconds, 1_000_000)
 
 
 def nanos_us(nanoseconds: float) -> TimeValue:
-    """Nanoseconds as a time that prints six digits, rounded and cut in the same way."""
+    """Return nanoseconds since 1970, rounded to a double, as a time with six digits, truncated."""
     return micros(_cut(nanoseconds, 1000))
 
 
@@ -200,12 +203,12 @@ def _cut(nanoseconds: float, unit: int) -> int:
 
 
 def is_before_1970(iso: str) -> bool:
-    """Tell times such as 0001-01-01T00:00:00Z, which stand for none, from those that are meant."""
+    """Return whether a time is before 1970: exchanges send 0001-01-01T00:00:00Z for no time."""
     return iso < "1970" and parse_ms(iso) < 0
 
 
 def is_later(iso: str, other: str) -> bool:
-    """Compare two ISO texts."""
+    """Return whether one ISO text is a later time than the other."""
     if len(iso) == len(other) == _ISO_LENGTHS[0]:
         return iso > other
     return parse_ms(iso) > parse_ms(other)

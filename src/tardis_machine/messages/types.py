@@ -1,4 +1,4 @@
-"""Normalized messages: one struct for each type, and the times in them."""
+"""Normalized messages: one struct per type, and the types of their times."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Literal, Self
@@ -15,7 +15,10 @@ ErrorCode = Literal["WS_CONNECT", "WS_SEND", "SOURCE_AUTH", "SOURCE_RATE_LIMIT"]
 
 
 class MessageError(TardisMachineError):
-    """Text that is not a normalized message, or a message that has no JSON form."""
+    """Text that is not a normalized message, or a message that has no JSON form.
+
+    `field` is the JSON path of the invalid value, `line` its line number (from 0), if known.
+    """
 
     def __init__(self, reason: str, *, field: str | None = None, line: int | None = None) -> None:
         self.reason = reason
@@ -26,25 +29,25 @@ class MessageError(TardisMachineError):
 
 
 class Time(int):
-    """Microseconds since the epoch, printed with six fractional digits."""
+    """A time in microseconds since 1970, printed with six fractional digits."""
 
     __slots__ = ()
     digits: ClassVar[int] = 6
 
     @staticmethod
     def parse(text: str) -> "Time":
-        """Read ISO text with `Z` and three or six fractional digits; keep which it was."""
+        """Return a Milliseconds for ISO text with three fractional digits, a Time for six."""
         return read_time(Time, text)
 
     @classmethod
     def of(cls, microseconds: int) -> Self:
-        """Make one of this class, so that `Milliseconds.of(us)` drops what it does not print."""
+        """Return a time of this class, truncated to the digits that the class prints."""
         step: int = 10 ** (6 - cls.digits)
         return cls(microseconds // step * step)
 
     @property
     def datetime(self) -> datetime:
-        """The same as a datetime, in UTC."""
+        """The time as a datetime in UTC."""
         return _EPOCH + timedelta(microseconds=self)
 
     def __str__(self) -> str:
@@ -56,7 +59,7 @@ class Time(int):
 
 
 class Milliseconds(Time):
-    """A time, in microseconds too, whose source had milliseconds: printed with three digits."""
+    """A time in microseconds since 1970 with millisecond precision, printed with three digits."""
 
     __slots__ = ()
     digits: ClassVar[int] = 3
@@ -70,18 +73,18 @@ _MILLISECONDS: Final = {end[:3]: ms for end, ms in END_MS.items()}
 
 
 class _Fields(msgspec.Struct, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
-    """Keys in the order clients see them; one that is None is left out."""
+    """The base of all messages: keys in the order of the JSON text, without those that are None."""
 
 
 class BookLevel(_Fields):
-    """A price and the amount there; an amount of 0 removes the level."""
+    """A price and the amount at it; an amount of 0 removes the level."""
 
     price: float
     amount: float
 
 
 class BookSnapshotLevel(_Fields):
-    """A level of a snapshot; both are None where the book has fewer levels than its depth."""
+    """A level of a snapshot; price and amount are None if the book has fewer levels."""
 
     price: float | None = None
     amount: float | None = None
@@ -172,7 +175,7 @@ class OptionSummary(_Fields, tag_field="type", tag="option_summary", kw_only=Tru
 
 
 class BookSnapshot(_Fields, tag_field="type", tag="book_snapshot", kw_only=True):
-    """A computed snapshot, a grouped one (`grouping`), or a quote (by its name)."""
+    """A computed snapshot: grouped if `grouping` is set, a quote if its name says so."""
 
     symbol: str
     exchange: str
@@ -201,7 +204,7 @@ class TradeBar(_Fields, tag_field="type", tag="trade_bar", kw_only=True):
     sell_volume: float
     trades: int
     vwap: float | None
-    """None where a bar began without volume, which has no average."""
+    """None if the first trade of the bar has an amount of 0: there is no average then."""
     open_timestamp: Time
     close_timestamp: Time
     local_timestamp: Time
@@ -209,7 +212,7 @@ class TradeBar(_Fields, tag_field="type", tag="trade_bar", kw_only=True):
 
 
 class Disconnect(_Fields, tag_field="type", tag="disconnect", kw_only=True):
-    """The connection to the exchange broke; why is told to buses, not to clients."""
+    """A lost connection to the exchange; `reason` and `close_code` are sent to buses only."""
 
     exchange: str
     local_timestamp: Time
@@ -219,7 +222,7 @@ class Disconnect(_Fields, tag_field="type", tag="disconnect", kw_only=True):
 
 
 class ErrorMessage(_Fields, tag_field="type", tag="error", kw_only=True):
-    """Something went wrong on the way from the exchange; its code is told to buses only."""
+    """An error while the server read from an exchange; `code` is sent to buses only."""
 
     exchange: str
     local_timestamp: Time
@@ -255,7 +258,7 @@ PAYLOAD_CASES: Final = (
     "error",
     "disconnect",
 )
-"""What a Bronze envelope may carry, as configuration spells it."""
+"""The payload cases of a Bronze envelope, as settings name them."""
 
 CASES: Final = {
     "trade": "trade",
@@ -268,25 +271,29 @@ CASES: Final = {
     "disconnect": "disconnect",
     "error": "error",
 }
-"""The payload case of each message type, but for book_snapshot, which has three."""
+"""The payload case of each message type, without book_snapshot, which has three."""
 
 
 def payload_case(message: Message) -> str:
-    """Name the Bronze payload that carries this message."""
+    """Return the payload case of a message in a Bronze envelope."""
     if isinstance(message, BookSnapshot):
         return snapshot_case(message.name, grouped=message.grouping is not None)
     return CASES[str(message.__struct_config__.tag)]
 
 
 def snapshot_case(name: str, *, grouped: bool) -> str:
-    """Tell quotes and grouped snapshots, which share one message type, from snapshots."""
+    """Return the payload case of a `book_snapshot` message: quote, grouped or plain snapshot."""
     if name.startswith("quote"):
         return "quote"
     return "groupedBookSnapshot" if grouped else "bookSnapshot"
 
 
 def read_time(_: type[Any], text: Any) -> Time:
-    """Return the time of ISO text; called by msgspec's decoder for each time field."""
+    """Return the time of ISO text with three or six fractional digits.
+
+    msgspec's decoder calls this for each field of type Time, in the thread that decodes. Its
+    ValueError becomes a msgspec.ValidationError with the field's path.
+    """
     try:
         if len(text) == 27:
             ms = SECONDS[text[:20]] * 1000 + _MILLISECONDS[text[20:23]]
