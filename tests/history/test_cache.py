@@ -60,7 +60,7 @@ def test_any_file_that_covers_a_minute_serves_it(tmp_path: Path) -> None:
     }
     assert coverage.gap(MINUTE + 145, 60) == 5
     assert coverage.gap(MINUTE + 151, 7) == 7
-    coverage.forget(CachedSlice(MINUTE + 55, 90, long))
+    coverage.remove(CachedSlice(MINUTE + 55, 90, long))
     assert coverage.at(MINUTE + 70) is None
     assert short.exists()
 

@@ -29,7 +29,7 @@ class Source:
         self.history = History(endpoint=api.endpoint, cache_dir=directory, clock=lambda: self.now)
 
     def waits(self) -> bool:
-        return bool(self.history._due_times._waits)
+        return bool(self.history._lag_timer._waits)
 
     def trades(self) -> Any:
         return replay_normalized(
@@ -61,7 +61,7 @@ def test_for_waits_until_a_minute_is_due(source: Source) -> None:
                 replay([request] * 2, history=source.history),
             )
         ]
-        wait_until(lambda: len(source.history._due_times._waits) >= 3)
+        wait_until(lambda: len(source.history._lag_timer._waits) >= 3)
         source.now += 60_000_000
         assert [each.result() for each in counts] == [2000, 2000, 4000]
 

@@ -81,7 +81,7 @@ async def served(serve: Serve) -> Served:
 
 def waits(served: Served) -> int:
     assert served.machine._services is not None
-    return len(served.machine._services.history._due_times._waits)
+    return len(served.machine._services.history._lag_timer._waits)
 
 
 def active(served: Served, path: str) -> float:

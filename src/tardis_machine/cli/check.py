@@ -9,7 +9,7 @@ from tardis_machine.cli.config import sections
 from tardis_machine.config import ConfigError, load
 from tardis_machine.config.section import without_password
 from tardis_machine.errors import TardisMachineError
-from tardis_machine.history.client import reach
+from tardis_machine.history.client import pool_manager
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.server.settings import ServerConfig
@@ -74,7 +74,7 @@ def _reach_api(config: HistoryConfig) -> str:
     headers = {"Accept-Encoding": "gzip"}
     if config.api_key:
         headers["Authorization"] = f"Bearer {config.api_key}"
-    with reach(config.endpoint, retries=False, timeout=_TIMEOUT_S) as pool:
+    with pool_manager(config.endpoint, retries=False, timeout=_TIMEOUT_S) as pool:
         try:
             answer = pool.request(
                 "GET", config.endpoint + _FREE_MINUTE, headers=headers, preload_content=False

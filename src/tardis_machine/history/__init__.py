@@ -1,4 +1,4 @@
-"""History: the Tardis API's slices, their cache on disk, and what reads them."""
+"""History: slices of the Tardis API, their cache on disk, and their readers."""
 
 from tardis_machine.history.errors import (
     CacheError,

@@ -1,4 +1,4 @@
-"""A slice's file, decompressed in bounded blocks of whole lines."""
+"""Decompression and verification of a slice's file, in bounded blocks of whole lines."""
 
 import itertools
 import os
@@ -13,15 +13,15 @@ from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 from tardis_machine.history.errors import CorruptSliceError
 
 BLOCK_BYTES: Final = 1 << 18
-"""Small enough for the processor's cache and an event loop's step; only a line can be longer."""
+"""Size of a decompressed chunk; a block is longer only if a line is."""
 
 MAX_LINE_BYTES: Final = 64 << 20
-"""The longest line, without its end; a slice with a longer one is corrupt."""
+"""The longest line in bytes, without its line end; a slice with a longer one is corrupt."""
 
 _READ_BYTES: Final = 1 << 16
 _BLOCKS_PER_STEP: Final = 4096
 _MEMBERS_PER_STEP: Final = 512
-# Windows lacks the first two, and alters line ends without the third.
+# Windows lacks the first two, and changes line ends without the third.
 _OPENING: Final = os.O_RDONLY | (
     getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
@@ -31,12 +31,13 @@ _RAW_BLOCK, _RLE_BLOCK, _COMPRESSED_BLOCK = range(3)
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the file's lines, each block whole lines; raise CorruptSliceError where it is bad.
+    """Yield a slice's lines in blocks of whole lines; raise CorruptSliceError if it is corrupt.
 
-    A block is empty where a long stretch of the file holds nothing, so that a step stays short.
+    A block may be empty: after thousands of empty frames or members the caller gets control, so
+    that one step never takes long.
     """
     rest: list[bytes] = []
-    for chunk, end in _measured(path):
+    for chunk, end in _chunks_with_line_ends(path):
         if end:
             yield b"".join((*rest, memoryview(chunk)[:end]))
             rest = [chunk[end:]]
@@ -49,13 +50,13 @@ def read_blocks(path: Path) -> Iterator[bytes]:
 
 
 def verify(path: Path) -> None:
-    """Read the file to its end, checksums included, or raise CorruptSliceError."""
-    for _ in _measured(path):
+    """Read a slice to its end, checksums included; raise CorruptSliceError if it is corrupt."""
+    for _ in _chunks_with_line_ends(path):
         pass
 
 
-def _measured(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield chunks, each with the end of its last whole line; raise where a line is too long."""
+def _chunks_with_line_ends(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield chunks, each with the end of its last whole line; raise if a line is too long."""
     carried = 0
     for chunk in _chunks(path):
         end = chunk.rfind(b"\n") + 1
@@ -75,7 +76,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open a regular file; opening a named pipe must not wait for its writer."""
+    """Open a regular file without blocking, so that a named pipe in the cache cannot stall it."""
     fd = os.open(path, _OPENING)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -84,7 +85,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    # The decompressor takes a file that ends in the middle of a frame for a complete one.
+    # The decompressor does not report a file that ends in the middle of a frame.
     yield from _check_zstd_frames(path, file)
     file.seek(0)
     reader = zstandard.ZstdDecompressor().stream_reader(
@@ -98,9 +99,9 @@ def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _check_zstd_frames(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """Walk from block header to block header: every frame must be there to its last byte.
+    """Raise CorruptSliceError if a frame is not there to its last byte, by its block headers.
 
-    Yields an empty chunk every few thousand of them.
+    Yields an empty chunk every few thousand headers.
     """
     steps = itertools.count(1)
     length = file.seek(0, 2)

@@ -1,4 +1,8 @@
-"""Which minutes of a range a wider file can serve: a disconnect at a border has no time."""
+"""The minutes of a replay that a slice wider than the replay's range can serve.
+
+A disconnect is an empty line without a time. At a border of the range, the lines before and after
+it tell whether it belongs to the range.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,7 +14,7 @@ from tardis_machine.history.recorded_lines import STAMP, last_stamp, minute_of, 
 
 
 class _Gap(NamedTuple):
-    """The lines on both sides of a border; their stamps are empty where the file has none."""
+    """The stamps of the lines on both sides of a border; empty where the file has no line."""
 
     before: bytes
     after: bytes
@@ -20,10 +24,11 @@ class _Gap(NamedTuple):
 def served_minutes(
     cached: CachedSlice, minutes: tuple[int, int], whole: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return which of some minutes a file tells all of, in a replay of the whole range.
+    """Return the part of `minutes` that a file can serve in a replay of the range `whole`.
 
-    A disconnect is known to be inside the range by the lines before and after it. Where one of
-    them is not in the range, the minutes on this side of the border are left out.
+    Both are (first minute, end). The part is shorter if the file has a disconnect at a border of
+    `minutes` and the line on its other side is outside the range: the caller then has to fetch the
+    minutes at that border by themselves.
     """
     start, end = minutes
     try:
@@ -36,7 +41,7 @@ def served_minutes(
             if gap.has_disconnect and (not gap.after or gap.after >= stamp_of(whole[1])):
                 end = max(start, minute_of(gap.before)) if gap.before else start
     except (OSError, CorruptSliceError, ValueError):
-        return minutes  # the reader of these minutes reports what is wrong with the file
+        return minutes  # the reader of these minutes raises the error
     return start, end
 
 

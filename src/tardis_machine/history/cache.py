@@ -17,16 +17,16 @@ from typing import Final, NamedTuple
 
 from tardis_machine.config import open_directory, unlink_below, warn_once
 from tardis_machine.history.blocks import verify
-from tardis_machine.history.cache_limit import Bound, Pins, Tally, file_size, remove
+from tardis_machine.history.cache_limit import CacheLimit, Pins, SizeCounter, file_size, remove
 from tardis_machine.history.errors import CacheError
 
 log = logging.getLogger(__name__)
 
 MINUTE: Final = 60_000_000
-"""A minute in microseconds; slices are counted in minutes since the epoch."""
+"""A minute in microseconds."""
 
 LONGEST_SLICE: Final = 24 * 60
-"""The most minutes of a slice, and how far before a minute a file that covers it may begin."""
+"""The most minutes of a slice."""
 
 _UNFINISHED: Final = ".unfinished"
 _OLD_PINS: Final = ".pins"
@@ -35,13 +35,13 @@ _ABANDONED_S: Final = 24 * 3600
 _MAX_VERIFIED: Final = 10_000
 _LOW_BYTES: Final = 1 << 30
 _LOW_SHARE: Final = 0.05
-"""Of the disk: with less free than this, and than `_LOW_BYTES`, nothing more is to be kept."""
+"""Share of the disk: slices are not kept if less than this and than `_LOW_BYTES` is free."""
 
 _NAME: Final = re.compile(r"([0-5]\d)(?:\.size-([1-9]\d{0,3}))?\.json\.(?:gz|zst)", re.ASCII)
 
 
 class CachedSlice(NamedTuple):
-    """A file that holds `minutes` minutes from minute `start` on."""
+    """A file in the cache with `minutes` minutes from minute `start` on (since the epoch)."""
 
     start: int
     minutes: int
@@ -55,8 +55,9 @@ class CachedSlice(NamedTuple):
 class Cache:
     """Slices as files: `feeds/{exchange}/{key}/{year}/{month}/{day}/{hour}/{minute}…`.
 
-    Nothing at all is written to a directory that is `read_only`. Nothing is removed through
-    symbolic links, though slices may be read and stored through those of the directory's owner.
+    All threads of a process share a cache, and all processes of a user its directory. With
+    `read_only` nothing is written to the directory. Slices are read and stored through symbolic
+    links in it, but never removed through one.
     """
 
     def __init__(
@@ -66,17 +67,17 @@ class Cache:
         self.max_bytes = max_bytes
         self._pins = Pins()
         self._read_only = read_only
-        self._tally = Tally(directory, _NAME)
-        self._bound = None
+        self._size_counter = SizeCounter(directory, _NAME)
+        self._limit = None
         if max_bytes is not None:
-            self._bound = Bound(directory, max_bytes, _NAME, self._pins)
-        self._passing: set[Path] = set()
+            self._limit = CacheLimit(directory, max_bytes, _NAME, self._pins)
+        self._delete_after_read: set[Path] = set()
         self._lock = threading.Lock()
         self._verified: dict[Path, tuple[int, int]] = {}
         self._swept = False
 
     def path(self, exchange: str, key: str, start: int, minutes: int, suffix: str) -> Path:
-        """Where a slice is kept; `suffix` is `gz` or `zst`."""
+        """Return the path of a slice; `suffix` is `gz` or `zst`."""
         minute = datetime.fromtimestamp(start * 60, UTC)
         size = "" if minutes == 1 else f".size-{minutes}"
         return self._hour(exchange, key, start) / f"{minute:%M}{size}.json.{suffix}"
@@ -88,7 +89,7 @@ class Cache:
     def slices(self, exchange: str, key: str, hour: int) -> Iterator[CachedSlice]:
         """Yield the slices that start in an hour (counted since the epoch).
 
-        A name with more minutes than a slice may have is no slice's.
+        A file whose name has more minutes than a slice may have is skipped.
         """
         directory = self._hour(exchange, key, hour * 60)
         try:
@@ -104,9 +105,10 @@ class Cache:
                     yield CachedSlice(hour * 60 + minute, minutes, directory / name)
 
     def store(self, path: Path, chunks: Iterable[bytes]) -> int:
-        """Write a slice under a name that no reader looks at; rename it once it proved sound.
+        """Write a slice to a temporary file, verify it, and rename it; return its size.
 
-        Returns its size. The file is pinned: the replay that asked for it has yet to read it.
+        The slice is pinned, and the caller unpins it. Raises CorruptSliceError if the chunks do
+        not decompress, and CacheError if the directory cannot be written.
         """
         name = f"{os.getpid()}-{threading.get_ident()}-{path.name}"
         temporary = self.directory / _UNFINISHED / name
@@ -124,7 +126,7 @@ class Cache:
         try:
             self._account(size - replaced)
             if self._is_low():
-                self._passing.add(path)
+                self._delete_after_read.add(path)
         except OSError as error:
             self.unpin(path)
             raise CacheError(Path(error.filename or path), error) from None
@@ -132,7 +134,7 @@ class Cache:
 
     @contextmanager
     def _unfinished(self) -> Iterator[int]:
-        """Open the directory of what is being written; the first time, what is old there goes."""
+        """Open the folder of temporary files; remove abandoned ones at the first call."""
         path = self.directory / _UNFINISHED
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -169,7 +171,7 @@ class Cache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.mark_verified(temporary, named=path)
-            # Before it can be seen, or it might be evicted between the two.
+            # Pinned before the rename: another thread could evict the file between both.
             self._pins.add(path, found_at=temporary)
         except OSError as error:
             raise CacheError(path, error) from None
@@ -180,24 +182,29 @@ class Cache:
             raise CacheError(path, error) from None
 
     def _account(self, size: int) -> None:
-        if self._bound is None:
-            self._tally.add(size)
+        if self._limit is None:
+            self._size_counter.add(size)
         else:
-            self._bound.stored(size)
+            self._limit.stored(size)
 
     def _is_low(self) -> bool:
-        """Return whether so little of the disk is free that nothing more is to be kept."""
+        """Return whether the disk is so full that new slices are deleted once they are read."""
         disk = os.statvfs(self.directory)
         free = disk.f_bavail * disk.f_frsize
         limit = min(_LOW_BYTES, int(disk.f_blocks * disk.f_frsize * _LOW_SHARE))
         if free >= limit:
             return False
-        event = "the cache's disk is nearly full, slices are deleted once they are read"
-        warn_once(self.directory, event, free_bytes=free, expected_bytes=limit)
+        warn_once(
+            self.directory,
+            "the cache's disk is nearly full, slices are deleted once they are read",
+            free_bytes=free,
+            expected_bytes=limit,
+            to_keep_them="free space on the disk, or set --cache-max-bytes",
+        )
         return True
 
     def discard(self, path: Path) -> None:
-        """Remove a file that turned out to be bad; behind a link it stays, to be replaced."""
+        """Remove a corrupt file; one behind a symbolic link stays until a new one replaces it."""
         self._verified.pop(path, None)
         try:
             with suppress(FileNotFoundError):
@@ -207,13 +214,13 @@ class Cache:
                 raise CacheError(path, error) from None
 
     def clear(self) -> None:
-        """Remove every slice; what else the directory may hold is left alone."""
+        """Remove every slice; leave other files of the directory alone."""
         try:
             if self.directory.is_dir():
                 self._remove_folders("feeds", _UNFINISHED)
             self._verified.clear()
-            if self._bound is not None:
-                self._bound.forget()
+            if self._limit is not None:
+                self._limit.reset()
         except OSError as error:
             raise CacheError(self.directory, error, use="cleared") from None
         log.info("cache cleared", extra={"directory": str(self.directory)})
@@ -228,7 +235,7 @@ class Cache:
             os.close(top)
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
-        """Remember that a file was read to its end without a fault."""
+        """Record that a file, to be `named` so, was read to its end without an error."""
         status = path.stat()
         with self._lock:
             self._verified[named or path] = (status.st_size, status.st_mtime_ns)
@@ -236,19 +243,19 @@ class Cache:
                 del self._verified[next(iter(self._verified))]
 
     def is_verified(self, path: Path) -> bool:
-        """Return whether this process has read exactly this file before."""
-        known = self._verified.get(path)
-        if known is None:
+        """Return whether this process verified the file and it has not changed since."""
+        verified = self._verified.get(path)
+        if verified is None:
             return False
         try:
             status = path.stat()
         except FileNotFoundError:
             return False
-        return known == (status.st_size, status.st_mtime_ns)
+        return verified == (status.st_size, status.st_mtime_ns)
 
     @property
     def pinned(self) -> int:
-        """How many slices replays of this process are about to read."""
+        """Number of slices that replays of this process are about to read."""
         return len(self._pins)
 
     def pin(self, path: Path) -> None:
@@ -259,11 +266,11 @@ class Cache:
         """Remove one pin; with the last, remove a file stored while the disk was nearly full."""
         if not self._pins.remove(path):
             return
-        if path in self._passing:
-            self._passing.discard(path)
+        if path in self._delete_after_read:
+            self._delete_after_read.discard(path)
             self._remove_read(path)
-        elif self._bound is not None:
-            self._bound.unpinned(path)
+        elif self._limit is not None:
+            self._limit.unpinned(path)
 
     def _remove_read(self, path: Path) -> None:
         try:
@@ -272,24 +279,24 @@ class Cache:
             return
         if not remove(self.directory, path):
             return
-        if self._bound is None:
-            self._tally.add(-status.st_size)
+        if self._limit is None:
+            self._size_counter.add(-status.st_size)
         else:
-            self._bound.removed(status.st_size)
+            self._limit.removed(status.st_size)
 
     def total_bytes(self) -> int | None:
-        """Return the bytes of all slices; None where they are not counted, or not yet."""
+        """Return the bytes of all slices; None if they are not counted, or not yet."""
         if self._read_only:
             return None
-        return self._tally.total() if self._bound is None else self._bound.total()
+        return self._size_counter.total() if self._limit is None else self._limit.total()
 
     def has_room(self, expected_bytes: int) -> bool:
-        """Return whether so much can come without exceeding the bound, all that may go gone."""
+        """Return whether this many bytes fit beside the pinned slices, which cannot be evicted."""
         return self.max_bytes is None or self._pins.bytes + expected_bytes <= self.max_bytes
 
 
 class Coverage:
-    """Which cached files cover the minutes of one replay; each hour is listed once."""
+    """The cached files that cover the minutes of one replay; each hour is listed once."""
 
     def __init__(self, cache: Cache, exchange: str, keys: Sequence[str]) -> None:
         self._cache = cache
@@ -299,35 +306,35 @@ class Coverage:
         self._covering: dict[int, list[CachedSlice]] = {}
 
     def add(self, cached: CachedSlice) -> None:
-        """Note a file."""
+        """Add a file to every minute that it covers."""
         for minute in range(cached.start, cached.end):
             self._covering.setdefault(minute, []).append(cached)
 
-    def forget(self, cached: CachedSlice) -> None:
-        """Drop a file that proved bad or is gone."""
+    def remove(self, cached: CachedSlice) -> None:
+        """Remove a file that is corrupt or was evicted."""
         for minute in range(cached.start, cached.end):
-            self._covering[minute] = [each for each in self._files(minute) if each != cached]
+            self._covering[minute] = [file for file in self._files(minute) if file != cached]
 
     def drop_before(self, minute: int) -> None:
-        """Forget what lies behind, so that a replay of years holds a day."""
-        for each in [each for each in self._covering if each < minute]:
-            del self._covering[each]
+        """Drop the minutes before this one, so that a replay of years holds a day in memory."""
+        for past in [covered for covered in self._covering if covered < minute]:
+            del self._covering[past]
 
     def at(self, minute: int) -> CachedSlice | None:
-        """Return the file that covers a minute and reaches furthest."""
+        """Return the file that covers a minute and ends last; None if no file does."""
         return max(self._files(minute), key=_end, default=None)
 
     def starting(self, minute: int, limit: int | None = None) -> CachedSlice | None:
-        """Return the file that starts with a minute and reaches furthest, up to a limit."""
-        files = [each for each in self._files(minute) if each.start == minute]
+        """Return the file that starts with a minute and ends last, at `limit` or before."""
+        files = [file for file in self._files(minute) if file.start == minute]
         if limit is not None:
-            files = [each for each in files if each.end <= limit]
+            files = [file for file in files if file.end <= limit]
         return max(files, key=_end, default=None)
 
     def ending(self, minute: int, start: int) -> CachedSlice | None:
         """Return the shortest file that ends before a minute and does not begin before `start`."""
-        files = [each for each in self._files(minute - 1) if each.end == minute]
-        return max((each for each in files if each.start >= start), key=_start, default=None)
+        files = [file for file in self._files(minute - 1) if file.end == minute]
+        return max((file for file in files if file.start >= start), key=_start, default=None)
 
     def _files(self, minute: int) -> Sequence[CachedSlice]:
         hour = minute // 60
@@ -336,7 +343,7 @@ class Coverage:
         return self._covering.get(minute, ())
 
     def gap(self, minute: int, limit: int) -> int:
-        """How many minutes from `minute` on, at most `limit`, no file covers."""
+        """Return how many minutes from `minute` on no file covers, at most `limit`."""
         for length in range(limit):
             if self.at(minute + length) is not None:
                 return length
@@ -348,9 +355,9 @@ class Coverage:
             first = self._listed_to
         else:
             self._listed_from = hour
-        for each in range(first, hour + 1):
+        for listed_hour in range(first, hour + 1):
             for key in self._keys:
-                for cached in self._cache.slices(self._exchange, key, each):
+                for cached in self._cache.slices(self._exchange, key, listed_hour):
                     self.add(cached)
         self._listed_to = hour + 1
 
@@ -360,7 +367,7 @@ _end: Final = attrgetter("end")
 
 
 def _sweep(folder: int) -> None:
-    """Remove what processes that were killed have left."""
+    """Remove temporary files that killed processes left behind."""
     for entry in list(os.scandir(folder)):
         with suppress(OSError):
             if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
@@ -370,12 +377,12 @@ def _sweep(folder: int) -> None:
 def _remove_old_pins(path: Path) -> None:
     """Remove the hard links with which earlier versions kept slices from eviction.
 
-    They occupy the disk of slices that are evicted. Folders of other names stay.
+    Each keeps the disk space of an evicted slice in use. Folders of other names stay.
     """
-    with suppress(OSError):  # there is none, it is a link, or other files are in it
+    with suppress(OSError):  # no such folder, a link, or a folder with other files
         pins = open_directory(path)
         try:
-            for name in [each.name for each in os.scandir(pins)]:
+            for name in [entry.name for entry in os.scandir(pins)]:
                 if _OLD_PIN_FOLDER.fullmatch(name):
                     shutil.rmtree(name, ignore_errors=True, dir_fd=pins)
         finally:

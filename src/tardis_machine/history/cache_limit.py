@@ -1,4 +1,4 @@
-"""A cache's bound, shared by the processes that use it: how much is there, and what goes first."""
+"""The size limit of a cache, shared by the processes that use it, and its eviction."""
 
 import logging
 import os
@@ -14,31 +14,31 @@ from typing import Final
 
 from tardis_machine.config import unlink_below
 
-with suppress(ModuleNotFoundError):  # on Windows, where `PlainCache` serves
+with suppress(ModuleNotFoundError):  # on Windows, where `WindowsCache` serves
     import fcntl
 
     _OWN_FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 log = logging.getLogger(__name__)
 
-# Down to this share of the bound, so that the next look at every file is far away.
-_LOW: Final = 0.9
+# An eviction goes down to this share of the limit: each one has to list every file.
+_EVICT_TO: Final = 0.9
 _RECOUNT_S: Final = 3600.0
 _USAGE: Final = ".usage"
 
 
 class Pins:
-    """Files that replays of this process are about to read: its own evictions leave them alone.
+    """Files that replays of this process are about to read, which it does not evict.
 
     Another process may evict them; the reader then fetches them again.
     """
 
     def __init__(self) -> None:
-        # Reentrant: a reader that is garbage-collected unpins its files, at any allocation.
+        # Reentrant: garbage collection of a reader unpins its files, even while this lock is held.
         self._lock = threading.RLock()
         self._pinned: dict[Path, _Pin] = {}
         self.bytes = 0
-        """The sizes of the pinned files, summed up."""
+        """Total size of the pinned files."""
 
     def __contains__(self, path: Path) -> bool:
         return path in self._pinned
@@ -47,7 +47,7 @@ class Pins:
         return len(self._pinned)
 
     def add(self, path: Path, *, found_at: Path | None = None) -> None:
-        """Pin a file, once more if it is pinned already; it may have another name as yet."""
+        """Pin a file; each call needs one `remove`. `found_at` is its name before a rename."""
         size = file_size(found_at or path)
         with self._lock:
             pin = self._pinned.get(path)
@@ -76,11 +76,12 @@ class _Pin:
         self.size = size
 
 
-class Bound:
-    """Keeps the files of these names within `max_bytes`, the oldest go first.
+class CacheLimit:
+    """A size limit for the cached files of these names; the oldest are evicted first.
 
-    Every process adds what it stores to one total, kept in a file under a lock. Who finds it
-    above the bound looks at every file, counts anew, and removes down to a share of it.
+    Every process adds the slices that it stores to one total, in a file under a lock. A process
+    that finds the total above the limit lists every file, counts again, and removes files down to
+    a share of the limit.
     """
 
     def __init__(self, directory: Path, max_bytes: int, names: re.Pattern[str], pins: Pins) -> None:
@@ -88,17 +89,17 @@ class Bound:
         self._directory = directory
         self._names = names
         self._pins = pins
-        # Held while every file is looked at: never wait for it where an event loop runs.
+        # Held while every file is listed: a thread with an event loop must not wait for it.
         self._lock = threading.Lock()
         self._counted = False
-        # Set when the last eviction could not get below the bound: what is left is pinned.
+        # Set if the last eviction ended above the limit, because all files left were pinned.
         self._over = False
 
     def stored(self, size: int) -> None:
-        """Account for a file that was stored; evict if that was too much."""
+        """Add a stored file to the total; evict files if the total exceeds the limit."""
         with self._lock, self._usage() as usage:
             total = usage.read()
-            # What other clients stored before this process began is in no total.
+            # The first call counts every file: other clients do not add slices to the total.
             if self._counted and total is not None and total + size <= self.max_bytes:
                 usage.write(total + size)
                 return
@@ -106,16 +107,16 @@ class Bound:
             self._counted = True
 
     def unpinned(self, path: Path) -> None:
-        """Remove a file if the last eviction had to leave too much; does not wait."""
+        """Remove a file if the last eviction ended above the limit; never wait for a lock."""
         if self._over:
             self._adjust(partial(self._without, path))
 
     def removed(self, size: int) -> None:
-        """Account for a file that was removed; does not wait."""
+        """Subtract a removed file from the total; never wait for a lock."""
         self._adjust(lambda total: total - size)
 
     def total(self) -> int | None:
-        """Return the bytes of all slices, as processes with a bound count them; None if unknown."""
+        """Return the shared total in bytes; None if it is unknown."""
         with suppress(OSError):
             file = os.open(self._directory / _USAGE, os.O_RDONLY | _OWN_FILE)
             try:
@@ -124,18 +125,18 @@ class Bound:
                 os.close(file)
         return None
 
-    def forget(self) -> None:
-        """Count anew at the next store: files were removed."""
+    def reset(self) -> None:
+        """Mark the total as unknown, so that the next `stored` counts every file."""
         with self._lock, self._usage() as usage:
             usage.write(None)
 
     def _without(self, path: Path, total: int) -> int:
-        """Remove a file if there is too much; returns the total that is left."""
+        """Remove a file if the total exceeds the limit; return the new total."""
         size = file_size(path)
         return total - size if total > self.max_bytes and remove(self._directory, path) else total
 
     def _adjust(self, change: Callable[[int], int]) -> None:
-        """Change the total unless that would have to wait: an eviction counts anew."""
+        """Change the total, unless a lock is taken: the eviction that holds it counts anew."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -147,7 +148,7 @@ class Bound:
             self._lock.release()
 
     def _evict(self) -> int:
-        """Look at every file, remove as many as it takes; returns the total that is left."""
+        """List every file, evict the oldest if they exceed the limit, and return the new total."""
         files = sorted(cached_files(self._directory, self._names))
         total = sum(size for _, size, _ in files)
         removed = 0
@@ -157,7 +158,7 @@ class Bound:
                 if path not in self._pins and remove(self._directory, path):
                     total -= size
                     removed += 1
-                if total <= self.max_bytes * _LOW:
+                if total <= self.max_bytes * _EVICT_TO:
                     break
         self._over = total > self.max_bytes
         if removed:
@@ -176,7 +177,7 @@ class Bound:
 
 
 class _Usage:
-    """The shared total, in bytes; None where it is not known."""
+    """The file with the shared total in bytes; empty while the total is unknown."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -188,12 +189,12 @@ class _Usage:
     def write(self, total: int | None) -> None:
         if total is None:
             os.ftruncate(self._file, 0)
-        else:  # always as long, so that it may be read meanwhile
+        else:  # one write of fixed length, so that readers need no lock
             os.pwrite(self._file, b"%020d" % max(total, 0), 0)
 
 
-class Tally:
-    """The bytes of a cache without a bound: counted in the background, at most every hour."""
+class SizeCounter:
+    """The total size of a cache without a limit, counted by a background thread once an hour."""
 
     def __init__(self, directory: Path, names: re.Pattern[str]) -> None:
         self._directory = directory
@@ -204,19 +205,19 @@ class Tally:
         self._due = 0.0
 
     def add(self, size: int) -> None:
-        """Account for a file that this process stored or, with a negative size, removed."""
+        """Add a file that this process stored; a negative size is a removed file."""
         with self._lock:
             self._since += size
 
     def total(self) -> int | None:
-        """Return the bytes that were counted, with what was stored since; None at first."""
+        """Return the last count plus the files stored since; None before the first count."""
         with self._lock:
             total = None if self._total is None else max(0, self._total + self._since)
             is_due = time.monotonic() >= self._due
             if is_due:
                 self._due = time.monotonic() + _RECOUNT_S
         if is_due:
-            with suppress(RuntimeError):  # too many threads: the next hour will do
+            with suppress(RuntimeError):  # no thread can be started: tried again in an hour
                 threading.Thread(target=self._count, name="tardis-tally", daemon=True).start()
         return total
 
@@ -227,9 +228,12 @@ class Tally:
 
 
 def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield time, size and path of each regular file whose name matches; follow no link."""
-    for parent, _, found in os.walk(directory):
-        for name in found:
+    """Yield modification time, size and path of each regular file with such a name.
+
+    Symbolic links are not followed.
+    """
+    for parent, _, filenames in os.walk(directory):
+        for name in filenames:
             if names.fullmatch(name):
                 path = f"{parent}/{name}"
                 with suppress(OSError):
@@ -239,7 +243,7 @@ def cached_files(directory: Path, names: re.Pattern[str]) -> Iterator[tuple[int,
 
 
 def remove(directory: Path, path: Path) -> bool:
-    """Remove a slice, unless a link is on the way to it; tell whether it is gone."""
+    """Remove a slice; return False, with a warning, if a symbolic link or an error prevents it."""
     try:
         with suppress(FileNotFoundError):
             unlink_below(directory, path)

@@ -1,4 +1,4 @@
-"""The Tardis API over HTTP: one slice at a time, streamed to disk, tried again when it fails."""
+"""The HTTP client of the Tardis API: fetches slices into the cache, with retries."""
 
 import logging
 import re
@@ -55,11 +55,11 @@ _NO_CONNECTION: Final = (NewConnectionError, ConnectTimeoutError, ProxyError, SS
 
 
 class SliceRequest(NamedTuple):
-    """One call: `minutes` minutes of `exchange` from minute `start` on.
+    """A request to the API for `minutes` minutes of `exchange` from minute `start` on.
 
-    `first` are those of a replay that has given out nothing yet, whose client would rather hear
-    that the API cannot be reached than wait. An `optional` one is not tried again without a
-    connection: the cache can stand in for it.
+    `first` requests belong to a replay that has delivered nothing yet: without a connection they
+    fail after `api_wait_s`. `optional` ones fail at the first try without a connection, since the
+    cache has another file for these minutes.
     """
 
     exchange: str
@@ -73,7 +73,7 @@ class SliceRequest(NamedTuple):
 
 
 class FetchedSlice(NamedTuple):
-    """What a call gave: the file in the cache, and how much to ask for next."""
+    """A slice that was fetched into the cache, and the API's suggestion for the next request."""
 
     cached: CachedSlice
     bytes: int
@@ -81,24 +81,27 @@ class FetchedSlice(NamedTuple):
 
 
 class Abort:
-    """Lets another thread end a fetch at once, whatever it is waiting for."""
+    """A switch with which another thread ends a fetch at once, in a pause or while it reads."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self._lock = threading.Lock()
         self._connection: _AbortableConnection | None = None
 
-    def hold(self, connection: "_AbortableConnection | None") -> None:
-        """Name the connection to shut down; None when the fetch is done with it."""
+    def use_connection(self, connection: "_AbortableConnection | None") -> None:
+        """Set the connection that `set` shuts down; None once the fetch has ended.
+
+        Called by the thread that fetches.
+        """
         with self._lock:
             self._connection = connection
 
     def set(self) -> None:
-        """End the fetch: wake it from a pause, cut its connection."""
+        """End the fetch: wake it from a pause and shut its connection down."""
         self.event.set()
         with self._lock:
             connection = self._connection
-            # Read to its end, a connection returns to the pool and may serve another by now.
+            # A connection that was read to its end may serve another fetch by now.
             if connection is not None and connection.abort is self and connection.sock is not None:
                 with suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
@@ -109,26 +112,26 @@ class Abort:
 
 
 _current: Final = threading.local()
-"""The abort of the fetch this thread is at, for the connection the pool hands out."""
+"""The `abort` of this thread's fetch, for the connection that it gets from the pool."""
 
 
 class _AbortableConnection(HTTPConnection):
-    """Tells the fetch that uses it, so that another thread can cut it."""
+    """A connection that registers with the `Abort` of the fetch that uses it."""
 
     abort: Abort | None = None
 
     def connect(self) -> None:
         super().connect()
-        self._claim()
+        self._register()
 
     def request(self, *args: object, **options: object) -> None:
-        self._claim()
+        self._register()
         super().request(*args, **options)  # type: ignore[arg-type]
 
-    def _claim(self) -> None:
+    def _register(self) -> None:
         abort: Abort = _current.abort
         self.abort = abort
-        abort.hold(self)
+        abort.use_connection(self)
         abort.raise_if_set()
 
 
@@ -145,7 +148,10 @@ class _HTTPSPool(HTTPSConnectionPool):
 
 
 class Client:
-    """Fetches slices into a cache. Shared by threads; each call blocks the one that makes it."""
+    """A client of the API that fetches slices into a cache.
+
+    Threads share it; each call blocks its thread.
+    """
 
     def __init__(
         self,
@@ -172,30 +178,32 @@ class Client:
         }
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._pools = _pool_manager(self._endpoint, max_connections)
+        self._pools = _abortable_pools(self._endpoint, max_connections)
 
     def close(self) -> None:
         """Close idle connections."""
         self._pools.clear()
 
     def fetch(self, request: SliceRequest, abort: Abort) -> FetchedSlice:
-        """Fetch a slice, trying again as often as the API's rules allow.
+        """Fetch a slice into the cache; try at most `max_tries` times.
 
-        A first one of a replay gives up sooner if there is no connection to be had.
+        `first` and `optional` requests fail sooner without a connection. Raises HistoryError for
+        an answer that does not change, RetriesExhaustedError, CacheError if the slice cannot be
+        written, and ReaderClosedError if `abort` was set.
         """
         began = time.monotonic()
         for attempt in range(1, self._max_tries + 1):
             abort.raise_if_set()
             try:
                 return self._try(request, abort)
-            except _PassingError as error:
+            except _TransientError as error:
                 abort.raise_if_set()
                 delay = error.delay(attempt)
                 ends = time.monotonic() - began + delay
-                hurried = error.connecting and (
+                gives_up = error.connecting and (
                     request.optional or (request.first and ends > self._api_wait_s)
                 )
-                if attempt == self._max_tries or hurried:
+                if attempt == self._max_tries or gives_up:
                     tries = f"{attempt} tries" if attempt > 1 else "one try"
                     raise RetriesExhaustedError(
                         f"{error} ({request.exchange}, {_iso(request.start)}, "
@@ -239,19 +247,19 @@ class Client:
                     raise self._error(request, response)
                 return self._store(request, response, abort)
             finally:
-                # Read to its end it is back in the pool already; otherwise it is of no more use.
+                # A connection that was read to its end is in the pool already; any other is closed.
                 response.close()
                 response.release_conn()
         except CorruptSliceError as error:
-            raise _PassingError(f"the API sent a bad slice: {error.reason}") from None
+            raise _TransientError(f"the API sent a bad slice: {error.reason}") from None
         except (HTTPError, OSError) as error:
             abort.raise_if_set()
-            raise _PassingError(
+            raise _TransientError(
                 self._redact(_describe(error, self._endpoint)),
                 connecting=isinstance(error, _NO_CONNECTION),
             ) from None
         finally:
-            abort.hold(None)
+            abort.use_connection(None)
 
     def _url(self, request: SliceRequest) -> str:
         url = (
@@ -306,14 +314,14 @@ class Client:
                 status=status,
                 exchange=request.exchange,
             )
-        return _PassingError(described, status, _count(response.headers.get("retry-after")))
+        return _TransientError(described, status, _count(response.headers.get("retry-after")))
 
     def _redact(self, text: str) -> str:
         return text.replace(self._api_key, "***") if self._api_key else text
 
 
-class _PassingError(Exception):
-    """A failure worth another try; `connecting` if there was not even a connection."""
+class _TransientError(Exception):
+    """A failure that a retry may cure; `connecting` if no connection could be made."""
 
     def __init__(
         self,
@@ -329,7 +337,11 @@ class _PassingError(Exception):
         self._wait_s = wait_s
 
     def delay(self, attempt: int) -> float:
-        """2^n seconds up to two minutes; a minute more when throttled, doubled on a 500."""
+        """Return the seconds to wait after an attempt: 2^attempt, at most 120.
+
+        After status 429 it is a minute more, or `retry-after` up to ten minutes if that is longer;
+        after status 500 it is doubled.
+        """
         delay: float = min(2.0**attempt, _MAX_DELAY_S)
         if self.status == 429:
             return max(delay + _THROTTLED_EXTRA_S, min(self._wait_s or 0, 600.0))
@@ -342,14 +354,14 @@ def _body(response: BaseHTTPResponse, abort: Abort) -> Iterator[bytes]:
         yield chunk
 
 
-def _pool_manager(endpoint: str, max_connections: int) -> urllib3.PoolManager:
-    pools = reach(endpoint, maxsize=max_connections)
+def _abortable_pools(endpoint: str, max_connections: int) -> urllib3.PoolManager:
+    pools = pool_manager(endpoint, maxsize=max_connections)
     pools.pool_classes_by_scheme = {"http": _Pool, "https": _HTTPSPool}
     return pools
 
 
-def reach(endpoint: str, **settings: Any) -> urllib3.PoolManager:
-    """Make what connects to the API: directly, or through the proxy that the system names."""
+def pool_manager(endpoint: str, **settings: Any) -> urllib3.PoolManager:
+    """Return connection pools for an endpoint, through the environment's proxy if it has one."""
     scheme = endpoint.partition(":")[0]
     proxy = getproxies().get(scheme)
     host = urllib3.util.parse_url(endpoint).host
@@ -363,7 +375,7 @@ def _iso(minute: int) -> str:
 
 
 def _count(text: str | None) -> int | None:
-    """Read a header's number from 1 to nine digits; None for anything else."""
+    """Return a header's number, from 1 to nine digits; None for any other text."""
     return int(text) if text and _COUNT.fullmatch(text) else None
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong between the Tardis API, its cache on disk and a reader."""
+"""Errors of the Tardis API, its cache on disk and their readers."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -7,7 +7,11 @@ from tardis_machine.errors import TardisMachineError
 
 
 class HistoryError(TardisMachineError):
-    """History cannot be had; `status` is the upstream's HTTP status where there was one."""
+    """History that cannot be fetched or read.
+
+    `status` is the API's HTTP status, or the one that the server should answer with; None if
+    neither applies.
+    """
 
     def __init__(self, message: str, *, status: int | None = None, exchange: str = "") -> None:
         super().__init__(message)
@@ -16,17 +20,17 @@ class HistoryError(TardisMachineError):
 
 
 class RetriesExhaustedError(HistoryError):
-    """The API kept failing in ways that usually pass."""
+    """A fetch that failed at every try with errors that usually pass."""
 
     retriable: ClassVar[bool] = True
 
 
 class ReaderClosedError(HistoryError):
-    """The reader, or the history it belongs to, was closed while something waited for it."""
+    """A reader or history that was closed while a caller used it or waited for it."""
 
 
 class CacheError(HistoryError):
-    """The cache directory cannot be written, read or cleared."""
+    """A cache directory that cannot be written, read or cleared."""
 
     def __init__(self, path: Path, error: OSError, *, use: str = "written") -> None:
         super().__init__(f"the cache cannot be {use}: {path}: {error.strerror or error}")
@@ -34,7 +38,7 @@ class CacheError(HistoryError):
 
 
 class CorruptSliceError(TardisMachineError):
-    """A slice's file does not decompress to its end."""
+    """A slice whose file does not decompress to its end, or has too long a line."""
 
     retriable: ClassVar[bool] = True
 
@@ -45,7 +49,7 @@ class CorruptSliceError(TardisMachineError):
 
 
 class EvictedSliceError(TardisMachineError):
-    """A slice's file was removed from the cache, by any process, before it was read."""
+    """A slice whose file was removed from the cache, by any process, before it was read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"slice {path} was removed before it was read")

@@ -1,4 +1,4 @@
-"""The fetches under way: bounded for the whole process, shared, taken from each replay in turn."""
+"""The queue of fetches: bounded for a history, shared by replays, served round robin."""
 
 import threading
 from collections import deque
@@ -17,7 +17,7 @@ _IDLE_S: Final = 5.0
 
 
 class Fetch:
-    """Slices fetched one after the other by one thread, for one or more replays."""
+    """Slices that one thread fetches one after the other, for one or more replays."""
 
     def __init__(
         self, requests: Sequence[SliceRequest], key: tuple[SliceRequest, ...], expected_bytes: int
@@ -26,15 +26,15 @@ class Fetch:
         self.key = key
         self.expected_bytes = expected_bytes
         self.future: Future[list[FetchedSlice]] = Future()
-        # Running from the start: a waiter that gives up must not cancel it for the others.
+        # A running future cannot be cancelled, so one waiter cannot end it for the others.
         self.future.set_running_or_notify_cancel()
         self.abort = Abort()
         self.users = 1
         self.kept: list[FetchedSlice] = []
-        """Its files, kept from eviction while a replay has yet to read them."""
+        """The fetched slices, pinned until the last replay releases the fetch."""
 
-    def settle(self, outcome: list[FetchedSlice] | BaseException) -> None:
-        """Say how it ended, unless that has been said."""
+    def complete(self, outcome: list[FetchedSlice] | BaseException) -> None:
+        """Set the future's result or exception, unless it has one."""
         with suppress(InvalidStateError):
             if isinstance(outcome, BaseException):
                 self.future.set_exception(outcome)
@@ -43,7 +43,7 @@ class Fetch:
 
 
 class Fetches:
-    """Threads, started as needed, that work through the fetches of all replays."""
+    """At most `limit` threads, started as needed, that serve the fetches of all replays in turn."""
 
     def __init__(self, client: Client, cache: Cache, limit: int = MAX_FETCHES) -> None:
         self._client = client
@@ -60,8 +60,12 @@ class Fetches:
     def submit(
         self, replay: Hashable, requests: Sequence[SliceRequest], expected_bytes: int = 0
     ) -> Fetch:
-        """Queue slices for a replay, or join the fetch that another has under way for them."""
-        # The request's origin is this replay's own; what is fetched does not depend on it.
+        """Queue slices for a replay, or share the fetch of another replay for the same slices.
+
+        Each call needs one `release`. Raises ReaderClosedError after `close`, and HistoryError if
+        no thread runs and none can be started.
+        """
+        # A slice does not depend on the origin, so replays of other origins share it.
         key = tuple(request._replace(origin=0) for request in requests)
         with self._changed:
             if self._closed:
@@ -76,7 +80,7 @@ class Fetches:
                 try:
                     threading.Thread(target=self._work, name="tardis-fetch", daemon=True).start()
                 except RuntimeError as error:
-                    if not self._threads:  # nobody would ever come to it
+                    if not self._threads:  # nothing would serve the queue
                         self._forget(fetch)
                         raise HistoryError(f"no thread to fetch with: {error}") from None
                 else:
@@ -86,13 +90,13 @@ class Fetches:
             return fetch
 
     def expected_bytes(self) -> int:
-        """About how much the fetches under way will add to the cache."""
+        """Return the estimated bytes that the fetches under way will add to the cache."""
         with self._changed:
-            # A copy: a reader that is collected meanwhile takes its fetches away.
+            # A copy: a reader that is garbage-collected here removes its fetches.
             return sum(fetch.expected_bytes for fetch in list(self._shared.values()))
 
     def release(self, fetch: Fetch) -> None:
-        """Say that a replay is done with a fetch and its files; nobody left, it ends at once."""
+        """Release one use of a fetch; with the last, abort it and unpin its slices."""
         with self._changed:
             fetch.users -= 1
             if fetch.users:
@@ -100,11 +104,11 @@ class Fetches:
             self._forget(fetch)
             kept, fetch.kept = fetch.kept, []
         fetch.abort.set()
-        fetch.settle(ReaderClosedError("the replay was closed before its end"))
+        fetch.complete(ReaderClosedError("the replay was closed before its end"))
         self._unpin(kept)
 
     def close(self) -> None:
-        """End every fetch."""
+        """Abort every fetch; the futures raise ReaderClosedError."""
         with self._changed:
             self._closed = True
             fetches = list(self._shared.values())
@@ -114,7 +118,7 @@ class Fetches:
             self._changed.notify_all()
         for fetch in fetches:
             fetch.abort.set()
-            fetch.settle(ReaderClosedError("the history was closed"))
+            fetch.complete(ReaderClosedError("the history was closed"))
 
     def _forget(self, fetch: Fetch) -> None:
         if self._shared.get(fetch.key) is fetch:
@@ -124,24 +128,26 @@ class Fetches:
         while (fetch := self._next()) is not None:
             fetched: list[FetchedSlice] = []
             try:
-                fetched.extend(self._client.fetch(each, fetch.abort) for each in fetch.requests)
+                fetched.extend(
+                    self._client.fetch(request, fetch.abort) for request in fetch.requests
+                )
             except BaseException as error:  # noqa: BLE001 - it is raised where the future is read
                 with self._changed:
                     self._forget(fetch)
-                fetch.settle(error)
+                fetch.complete(error)
                 self._unpin(fetched)
             else:
                 with self._changed:
                     self._forget(fetch)
                     wanted = fetch.users > 0
                     fetch.kept = fetched if wanted else []
-                fetch.settle(fetched)
+                fetch.complete(fetched)
                 if not wanted:
                     self._unpin(fetched)
 
     def _unpin(self, fetched: Sequence[FetchedSlice]) -> None:
-        for each in fetched:
-            self._cache.unpin(each.cached.path)
+        for fetched_slice in fetched:
+            self._cache.unpin(fetched_slice.cached.path)
 
     def _next(self) -> Fetch | None:
         with self._changed:
@@ -153,7 +159,7 @@ class Fetches:
                     self._threads -= 1
                     return None
             replay, queue = next(iter(self._waiting.items()))
-            # To the end of the line, so that a long replay does not starve a short one.
+            # To the end of the queue, so that a long replay does not starve a short one.
             del self._waiting[replay]
             fetch = queue.popleft()
             self._queued -= 1

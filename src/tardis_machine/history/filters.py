@@ -1,4 +1,4 @@
-"""Filters: which channels and symbols of an exchange a replay reads."""
+"""Filters: the channels and symbols of an exchange that a replay reads."""
 
 from collections.abc import Iterable, Sequence, Set
 from hashlib import sha256
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Filter(msgspec.Struct, omit_defaults=True, frozen=True):
-    """A channel with its symbols; None and an empty tuple are every symbol."""
+    """A channel with its symbols; None and an empty tuple mean every symbol."""
 
     channel: str
     symbols: tuple[str, ...] | None = None
@@ -21,22 +21,22 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class _ExplicitFilter(msgspec.Struct, frozen=True):
-    """As the official Python client writes it: `"symbols":null` where Node leaves the key out."""
+    """A filter as the official Python client writes it: `"symbols":null` instead of no key."""
 
     channel: str
     symbols: tuple[str, ...] | None = None
 
 
 def normalize(filters: Iterable[Filter]) -> list[Filter]:
-    """One entry per channel, sorted by channel, its symbols sorted and without repetitions."""
+    """Return one filter per channel, sorted, with sorted symbols and without duplicates."""
     by_channel: dict[str, set[tuple[str, ...] | None]] = {}
-    for each in filters:
-        by_channel.setdefault(each.channel, set()).add(each.symbols)
+    for item in filters:
+        by_channel.setdefault(item.channel, set()).add(item.symbols)
     return [Filter(channel, _merged(lists)) for channel, lists in sorted(by_channel.items())]
 
 
 def _merged(lists: Set[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """Return the symbols of all lists; a request for every symbol keeps its form."""
+    """Return the union of symbol lists; None or () if a list has that, since both mean all."""
     if None in lists:
         return None
     if () in lists:
@@ -45,14 +45,18 @@ def _merged(lists: Set[tuple[str, ...] | None]) -> tuple[str, ...] | None:
 
 
 def to_json(filters: Sequence[Filter]) -> str:
-    """Compact JSON, as it goes into the request and into the cache's hash."""
+    """Return filters as compact JSON, as the API's requests have it."""
     return msgspec.json.encode(filters).decode()
 
 
 def cache_keys(filters: Sequence[Filter]) -> tuple[str, ...]:
-    """Return the cache's directory names for normalized filters: ours first, then the others'."""
+    """Return the cache's directory names for normalized filters, without duplicates.
+
+    Slices are stored under the first. The others are those of the official Python client, which
+    are only read.
+    """
     forms = (
         msgspec.json.encode(filters),
-        msgspec.json.encode([_ExplicitFilter(each.channel, each.symbols) for each in filters]),
+        msgspec.json.encode([_ExplicitFilter(item.channel, item.symbols) for item in filters]),
     )
     return tuple(dict.fromkeys(sha256(form).hexdigest() for form in forms))

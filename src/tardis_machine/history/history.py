@@ -1,4 +1,4 @@
-"""The door to history: one per process, shared by every replay in it."""
+"""`History`: cached and fetched slices, shared by all replays of a process."""
 
 import logging
 import os
@@ -19,12 +19,12 @@ from tardis_machine.history.client import (
     Client,
     SliceRequest,
 )
-from tardis_machine.history.due import Clock, DueTimes, Lag, system_clock
 from tardis_machine.history.errors import HistoryError, ReaderClosedError
 from tardis_machine.history.fetches import MAX_FETCHES, Fetches
 from tardis_machine.history.filters import Filter, cache_keys, normalize, to_json
-from tardis_machine.history.plain import HAS_POSIX, PlainCache
+from tardis_machine.history.lag import Clock, Lag, LagTimer, system_clock
 from tardis_machine.history.reader import HistoryReader, Select
+from tardis_machine.history.windows_cache import HAS_FILE_LOCKS, WindowsCache
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +33,33 @@ _EXCHANGE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 class Source(Protocol):
-    """Slices on disk, without filters, that are all there is: nothing is fetched or written."""
+    """Unfiltered slices on disk that a history reads instead of the API and the cache.
+
+    `History` calls the methods in `read`, in the thread of its caller. An exception reaches that
+    caller.
+    """
 
     @property
     def directory(self) -> Path:
-        """Where they are, in the cache's layout."""
+        """Directory of the slices, in the cache's layout."""
 
-    def part(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
-        """Tell what it has between two times (in microseconds) of this exchange."""
+    def available(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
+        """Return the part of a range (microseconds) with data of an exchange; None if none."""
 
     def description(self) -> str:
-        """Name the exchanges and times in it, for headers, errors and logs."""
+        """Return its exchanges and times as a text for headers, errors and logs."""
 
     def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
-        """Keep the lines of a block that filters ask for; None if they ask for all."""
+        """Return a function that keeps the lines of a block that filters ask for; None if all."""
 
 
 class History:
-    """Slices of exchanges' messages: cached on disk, fetched where they are missing.
+    """Slices of exchanges' messages, read from a cache on disk and fetched if it lacks them.
 
-    With a `source` that is all there is, and the network is never used: what is asked for beyond
-    it is empty, if any of it is there at all. A replay keeps at most `max_slices` from eviction:
-    those it has fetched or found ahead of its client. One that has yet to begin is given up when
-    the API could not be connected to for `api_wait_s`.
+    Threads may share it. With a `source` the network is never used: minutes outside of it are
+    empty, and a range without any data is an error. A replay fetches or finds at most `max_slices`
+    slices ahead of its client, and keeps these from eviction. A replay without data yet fails if
+    no connection to the API can be made for `api_wait_s` seconds.
     """
 
     def __init__(
@@ -74,11 +78,11 @@ class History:
         clock: Clock = system_clock,
     ) -> None:
         self._source = source
-        self._closed = self._told = False
+        self._closed = self._warned = False
         self._max_slices = max_slices
         if source is None:
-            make = Cache if HAS_POSIX else PlainCache
-            self.cache = make(claim_cache_dir(cache_dir, "cache_dir"), cache_max_bytes)
+            cache_class = Cache if HAS_FILE_LOCKS else WindowsCache
+            self.cache = cache_class(claim_cache_dir(cache_dir, "cache_dir"), cache_max_bytes)
         else:
             self.cache = Cache(source.directory, read_only=True)
         self._client = Client(
@@ -91,7 +95,7 @@ class History:
             sleep=sleep,
         )
         self._fetches = Fetches(self._client, self.cache, max_fetches)
-        self._due_times = DueTimes(clock)
+        self._lag_timer = LagTimer(clock)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="tardis-cache")
         self._readers: weakref.WeakSet[HistoryReader] = weakref.WeakSet()
 
@@ -111,12 +115,13 @@ class History:
         readers: int = 1,
         lag_minutes: float | None = None,
     ) -> HistoryReader:
-        """Read an exchange's lines from `start` to before `end` (microseconds, cut to minutes).
+        """Return a reader of an exchange's lines from `start` to before `end`.
 
-        There are none where both are the same; nothing is fetched then.
-        `readers` is how many of them share a replay, and the slices it may keep. With
-        `lag_minutes` each minute is fetched when it is so far behind the clock: `end` may lie in
-        the future.
+        Both are microseconds since 1970, cut to minutes; a reader of an empty range fetches
+        nothing. `readers` is the number of readers that share a replay and its `max_slices`. With
+        `lag_minutes` each minute is fetched once it is that far behind the clock, so that `end`
+        may be in the future. The caller closes the reader. Raises HistoryError if the request is
+        invalid or the source has no such data.
         """
         if self._closed:
             raise ReaderClosedError("the history is closed")
@@ -130,14 +135,14 @@ class History:
         keys, select = cache_keys(normalized), None
         source = self._source
         if source is not None and first < last:
-            part = source.part(exchange, first * MINUTE, last * MINUTE)
-            if part is None:
+            available = source.available(exchange, first * MINUTE, last * MINUTE)
+            if available is None:
                 raise HistoryError(
                     f"there is only {source.description()}", status=404, exchange=exchange
                 )
-            if part != (first * MINUTE, last * MINUTE):
-                self._tell(source)
-            first, last = (each // MINUTE for each in part)
+            if available != (first * MINUTE, last * MINUTE):
+                self._warn_of_empty_minutes(source)
+            first, last = (time // MINUTE for time in available)
             keys, select = cache_keys([]), source.selection(exchange, normalized)
         request = SliceRequest(exchange, keys[0], to_json(normalized), first, first, 1)
         reader = HistoryReader(
@@ -149,29 +154,32 @@ class History:
             workers=self._workers,
             select=select,
             max_slices=max(1, self._max_slices // readers),
-            lag=None if lag_minutes is None else Lag(lag_minutes, self._due_times),
+            lag=None if lag_minutes is None else Lag(lag_minutes, self._lag_timer),
         )
         self._readers.add(reader)
         return reader
 
     @property
     def source(self) -> str | None:
-        """Tell what there is, if that is all."""
+        """Description of the source; None if history comes from the API."""
         return None if self._source is None else self._source.description()
 
-    def _tell(self, source: Source) -> None:
-        """Say, the first time, that what is missing is empty."""
-        if not self._told:
-            self._told = True
-            log.warning("more is asked for than there is", extra={"has": source.description()})
+    def _warn_of_empty_minutes(self, source: Source) -> None:
+        """Log, once for a history, that a request exceeds the source."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "request exceeds the available data, other minutes are empty",
+                extra={"available": source.description()},
+            )
 
     def clear_cache(self) -> None:
-        """Remove every cached slice; those of a source stay."""
+        """Remove every cached slice; do nothing with a source."""
         if self._source is None:
             self.cache.clear()
 
     def close(self) -> None:
-        """End every replay and every fetch at once."""
+        """Close every reader and abort every fetch; their callers get ReaderClosedError."""
         self._closed = True
         for reader in list(self._readers):
             reader.close()
@@ -181,16 +189,16 @@ class History:
 
 
 def default_cache_dir() -> Path:
-    """Return the directory of a cache for which none is named."""
+    """Return the directory of the cache if the settings name none."""
     return _DEFAULT.path("cache_dir")
 
 
 def claim_cache_dir(cache_dir: Path | str | None, flag: str) -> Path:
-    """Make the cache directory if need be and return it; None is the default one.
+    """Return the cache directory, created if it is missing; the default one for None.
 
-    ConfigError, about `flag`, if other users could plant slices in it.
+    Raises ConfigError, which names `flag`, if other users could write slices to it.
     """
-    if not HAS_POSIX:
+    if not HAS_FILE_LOCKS:
         return Path(cache_dir) if cache_dir else default_cache_dir()
     if cache_dir:
         return claim(flag, Path(cache_dir))
@@ -199,7 +207,7 @@ def claim_cache_dir(cache_dir: Path | str | None, flag: str) -> Path:
     if older.is_dir() and older.lstat().st_uid == os.geteuid():
         warn_once(
             older,
-            "the default cache is elsewhere by now, this older one is not used",
+            "the cache directory of earlier versions is not used any more",
             now=str(path),
             to_use_it=f"--cache-dir {older}",
         )

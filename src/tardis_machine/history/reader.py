@@ -1,4 +1,4 @@
-"""A replay's lines in order: from the cache where it has them, from the API where it has not."""
+"""`HistoryReader`: the lines of one replay in order, from cached slices and fetched ones."""
 
 import errno
 import logging
@@ -16,7 +16,6 @@ from tardis_machine.history.blocks import read_blocks, verify
 from tardis_machine.history.borders import served_minutes
 from tardis_machine.history.cache import Cache, CachedSlice, Coverage
 from tardis_machine.history.client import FetchedSlice, SliceRequest
-from tardis_machine.history.due import Due, Lag
 from tardis_machine.history.errors import (
     CacheError,
     CorruptSliceError,
@@ -25,6 +24,7 @@ from tardis_machine.history.errors import (
     ReaderClosedError,
 )
 from tardis_machine.history.fetches import MAX_FETCHES, Fetch, Fetches
+from tardis_machine.history.lag import Lag, LagWait
 from tardis_machine.history.recorded_lines import (
     StampRange,
     count_stamped,
@@ -40,25 +40,25 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SliceFault = CorruptSliceError | EvictedSliceError
-"""Why a slice in the cache cannot be read, and is fetched again."""
+"""The reason why a slice in the cache cannot be read and is fetched again."""
 
 Select = Callable[[bytes], bytes]
-"""Keeps the lines of a block that were asked for."""
+"""A function that keeps the lines of a block that a replay's filters ask for."""
 
 _VERIFY_AHEAD: Final = 3
 _MAX_CORRUPT: Final = 2
 _MOST_DELIVERED_BYTES: Final = 4 << 20
 _HOUR: Final = 60
 _DAY: Final = 24 * _HOUR
-# ESTALE: a file on NFS that another machine removed while it was open.
+# ESTALE: another machine removed a file on NFS while it was open.
 _REMOVED: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _Segment:
-    """Minutes that one file serves: there already, or being fetched.
+    """Minutes that one file serves, a cached one or one that is being fetched.
 
-    `fallback` is the wider file that serves them if the fetch fails.
+    `fallback` is the wider cached file that serves them if the fetch fails.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class _Segment:
         self.fallback = fallback
         self.verification: Future[SliceFault | None] | None = None
         self.served: Future[tuple[int, int]] | None = None
-        """Which of the minutes the file tells all of, where it goes beyond the replay's range."""
+        """The minutes that the file can serve, if it is wider than the replay's range."""
         self.corrupt_files = 0
         self.delivered = _Delivered()
 
 
 class _Delivered:
-    """How far a segment has been delivered to the replay.
+    """The position in a segment up to which lines were delivered to the replay.
 
-    If its file turns out to be corrupt, it is fetched again, and reading goes on in the new file
-    behind the last line that was delivered: found by its stamp and the number of lines with it.
+    A segment whose file is corrupt is fetched again. Reading goes on in the new file after the
+    last delivered line: the position is that line's stamp and the number of lines with that stamp.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class _Delivered:
         return bool(self._blocks)
 
     def add(self, block: bytes) -> None:
-        """Note a block of whole lines; many blocks with one stamp are reduced to a count."""
+        """Add a delivered block of whole lines; reduce many blocks of one stamp to a count."""
         last = last_stamp(block)
         if not last:
             return
@@ -116,17 +116,21 @@ class _Delivered:
 
     @property
     def stamp(self) -> bytes:
-        """The stamp of the last line."""
+        """Stamp of the last line."""
         return last_stamp(self._blocks[-1])
 
     def lines(self) -> int:
-        """Count the lines with the last stamp."""
+        """Return the number of delivered lines with the last stamp."""
         stamp, (counted, count) = self.stamp, self._counted
         return count_stamped(self._blocks, stamp) + (count if counted == stamp else 0)
 
 
 class HistoryReader:
-    """Iterates over blocks of whole lines; made by `History.read`, used by one thread at a time."""
+    """An iterator over a replay's blocks of whole lines.
+
+    `History.read` returns it. One thread at a time uses it; any thread may close it. It reads
+    ahead in three steps: plan segments, verify or fetch their files, read the first.
+    """
 
     def __init__(
         self,
@@ -150,16 +154,16 @@ class HistoryReader:
         self._select = select
         self._max_slices = max_slices
         self._lag = lag
-        self._due: Due | None = None
+        self._due: LagWait | None = None
         self._coverage = self._list_coverage()
         self._slice_minutes = 1
         self._bytes_per_minute = 0
         self._segments: deque[_Segment] = deque()
         self._planned = self._done = request.start
         self._blocks: Iterator[bytes] | None = None
-        self._window: StampRange | None = None
+        self._stamp_range: StampRange | None = None
         self._skip = 0
-        # Another thread may close the reader at any time: what it holds changes hands under this.
+        # Another thread may close the reader at any time: pins and fetches change under this lock.
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._complete = False
@@ -167,16 +171,16 @@ class HistoryReader:
         self._probed = False
         self._fetches_borders = fetches is not None
         self._probe: Fetch | None = None
-        self._opening: Future[None] = _start(workers, self._open)
+        self._opening: Future[None] = _run_in_background(workers, self._open)
 
     @property
     def total_minutes(self) -> int:
-        """How many minutes the replay spans."""
+        """Number of minutes that the replay spans."""
         return self._end - self._request.start
 
     @property
     def done_minutes(self) -> int:
-        """How many of them were read to their end."""
+        """Number of minutes that were read to their end."""
         return self._done - self._request.start
 
     def __iter__(self) -> Self:
@@ -189,28 +193,29 @@ class HistoryReader:
         self.close()
 
     def __del__(self) -> None:
-        # By then the threads that fetch are gone, and with them whoever could release a lock.
+        # At exit the fetching threads are gone, and a lock that one of them held is never released.
         if not sys.is_finalizing():
             self.close()
 
     def pending(self) -> Future[object] | None:
-        """Return what the next block waits for; None if block, end or error is there.
+        """Return the future that `__next__` would wait for; None if it would not wait.
 
-        That is a fetch, or a `Due` where its minute is yet to come.
+        It is a fetch or a check of a file, or a `LagWait` if the minute is not due yet. An
+        exception in it is raised by `__next__`.
         """
         if self._closed.is_set() or self._blocks is not None or self._failure is not None:
             return None
         try:
-            return self._unfinished()
+            return self._next_wait()
         except HistoryError as error:
             self._failure = error
             return None
 
     def __next__(self) -> bytes:
-        """Return the next block; block while its slice is being fetched.
+        """Return the next block; block while its slice is fetched.
 
-        After `pending` has told that there is nothing to wait for, it does not. So it may be empty:
-        where what follows has to be waited for, and where a file has nothing to give.
+        It does not block right after `pending` returned None: instead it may return an empty
+        block. Raises HistoryError, and ReaderClosedError if the reader was closed before the end.
         """
         while not self._closed.is_set():
             try:
@@ -223,15 +228,14 @@ class HistoryReader:
                     if self._is_complete():
                         self.close()
                         break
-                    self._begin(self._segments[0])
+                    self._open_segment(self._segments[0])
                 segment = self._segments[0]
                 block = self._read(segment)
                 if block or not segment.delivered or self.pending() is not None:
                     return block
             except Exception:
                 if self._closed.is_set():
-                    # By another thread, in the middle of this.
-                    break
+                    break  # the error follows from another thread's close()
                 self.close()
                 raise
         if not self._complete:
@@ -245,7 +249,7 @@ class HistoryReader:
         return self._complete
 
     def close(self) -> None:
-        """Stop the fetches at once; harmless when repeated."""
+        """Abort the fetches and unpin the slices. Further calls do nothing."""
         with self._lock:
             self._closed.set()
             self._blocks = None
@@ -258,10 +262,10 @@ class HistoryReader:
         if probe is not None:
             self._release(probe)
         for segment in segments:
-            self._finish(segment)
+            self._release_segment(segment)
 
-    # Opening: what is missing at either end is fetched before anything is given out, so that a
-    # wrong key or a day that is not there yet shows at once.
+    # Opening: the first and the last missing minute are fetched before any block is returned, so
+    # that a wrong key or a day without data fails before a response begins.
 
     def _open(self) -> None:
         end = self._end_due()
@@ -275,7 +279,8 @@ class HistoryReader:
                 exchange=self._request.exchange,
             )
         minutes = dict.fromkeys((self._last_missing(first, end), first))
-        probe = self._submit([self._slice(each, 1)._replace(first=True) for each in minutes])
+        requests = [self._slice_request(minute, 1)._replace(first=True) for minute in minutes]
+        probe = self._submit(requests)
         with self._lock:
             if not self._closed.is_set():
                 self._probe = probe
@@ -300,7 +305,7 @@ class HistoryReader:
     def _last_missing(self, first: int, end: int) -> int:
         minute = end - 1
         while minute > first:
-            # A day at a time: a replay may span years, and mostly be there.
+            # A day at a time bounds the memory of a replay of years that is mostly cached.
             coverage, border = self._list_coverage(), max(first, minute - _DAY)
             coverage.at(border)
             while minute > border and (cached := coverage.at(minute)) is not None:
@@ -309,7 +314,7 @@ class HistoryReader:
                 return minute
         return first
 
-    def _unfinished(self) -> Future[object] | None:
+    def _next_wait(self) -> Future[object] | None:
         waits: Future[object]
         if not self._opening.done():
             waits = self._opening  # type: ignore[assignment]
@@ -325,13 +330,13 @@ class HistoryReader:
                 return None
             self._probed = True
             fetched = probe.future.result()
-            for each in fetched:
-                self._coverage.add(each.cached)
-                self._learn(each)
-            self._slice_minutes = min(self._suggested(each) for each in fetched)
+            for fetched_slice in fetched:
+                self._coverage.add(fetched_slice.cached)
+                self._record_size(fetched_slice)
+            self._slice_minutes = min(map(self._suggested, fetched))
         self._plan()
         if self._segments:
-            return self._settle(self._segments[0])
+            return self._advance(self._segments[0])
         return self._wait_until_due() if self._planned < self._end else None
 
     def _raise_failure(self) -> None:
@@ -342,14 +347,14 @@ class HistoryReader:
         if probe is not None:
             probe.future.result()
 
-    # Planning: which file serves which minutes, and what is fetched ahead.
+    # Planning: which file serves which minutes, and which slices are fetched ahead.
 
     def _end_due(self) -> int:
-        """Return the end of the minutes that can be fetched by now."""
+        """Return the end of the minutes that can be fetched by now (exclusive)."""
         return self._end if self._lag is None else min(self._end, self._lag.end())
 
-    def _wait_until_due(self) -> Due | None:
-        """Return a wait for the next minute; None if it needs none, or the replay was closed."""
+    def _wait_until_due(self) -> LagWait | None:
+        """Return a wait for the next minute to plan; None without a lag, or after `close`."""
         due = self._due
         if self._lag is None or (due is not None and not due.done()):
             return due
@@ -377,9 +382,9 @@ class HistoryReader:
                 minutes = self._coverage.gap(self._planned, limit)
                 if self._segments and not self._has_room(minutes):
                     break
-                fetch = self._submit([self._slice(self._planned, minutes)])
+                fetch = self._submit([self._slice_request(self._planned, minutes)])
                 segment = _Segment(self._planned, self._planned + minutes, fetch=fetch)
-            self._keep(segment, len(self._segments))
+            self._add_segment(segment, len(self._segments))
             self._planned = segment.end
         for segment in islice(self._segments, 1 + _VERIFY_AHEAD):
             cached = segment.cached
@@ -388,7 +393,7 @@ class HistoryReader:
                 segment.served = self._find_served(segment, cached)
 
     def _cached_segment(self, furthest: CachedSlice) -> _Segment:
-        """Take the file that reaches furthest, at a border of the range one that ends there."""
+        """Return a segment of the file that ends last or, at a border, of one that fits it."""
         start, cached = self._planned, furthest
         if start == self._request.start:
             cached = self._coverage.starting(start) or furthest
@@ -399,9 +404,9 @@ class HistoryReader:
                 end = last.start
             elif last is not None:
                 cached = last
-        return self._pinned(start, end, cached)
+        return self._pinned_segment(start, end, cached)
 
-    def _pinned(self, start: int, end: int, cached: CachedSlice) -> _Segment:
+    def _pinned_segment(self, start: int, end: int, cached: CachedSlice) -> _Segment:
         self._cache.pin(cached.path)
         return _Segment(start, end, cached=cached)
 
@@ -412,51 +417,55 @@ class HistoryReader:
         if not self._fetches_borders or (whole[0] <= cached.start and cached.end <= whole[1]):
             return None
         minutes = segment.start, segment.end
-        return _start(self._workers, lambda: served_minutes(cached, minutes, whole))
+        return _run_in_background(self._workers, lambda: served_minutes(cached, minutes, whole))
 
     def _split(self, segment: _Segment, first: int, last: int) -> None:
-        """Let the first segment's file serve only some of its minutes, and others the rest."""
+        """Limit the first segment to minutes `first` to `last`; narrower files serve its others."""
         segment.served = None
         cached, start, end = segment.cached, segment.start, segment.end
         if cached is None or (first, last) == (start, end):
             return
         if first < last:
             segment.start, segment.end = first, last
-            parts = [*self._exact(start, first, cached), segment, *self._exact(last, end, cached)]
+            segments = [
+                *self._narrow_segments(start, first, cached),
+                segment,
+                *self._narrow_segments(last, end, cached),
+            ]
         else:
-            parts = self._exact(start, end, cached)
+            segments = self._narrow_segments(start, end, cached)
         with self._lock:
             if not self._closed.is_set():
                 self._segments.popleft()
-                self._segments.extendleft(reversed(parts))
-                parts = []
+                self._segments.extendleft(reversed(segments))
+                segments = []
         if segment not in self._segments:
-            self._finish(segment)
-        for part in parts:
-            self._finish(part)
+            self._release_segment(segment)
+        for unused in segments:
+            self._release_segment(unused)
 
-    def _exact(self, start: int, end: int, cut: CachedSlice) -> list[_Segment]:
-        """Serve minutes by files that hold no others; fetch those that are not in the cache."""
-        parts: list[_Segment] = []
+    def _narrow_segments(self, start: int, end: int, cut: CachedSlice) -> list[_Segment]:
+        """Return segments of files without other minutes; fetch minutes that the cache lacks."""
+        segments: list[_Segment] = []
         while start < end:
             cached = self._coverage.starting(start, end)
             if cached is not None:
-                part = self._pinned(start, cached.end, cached)
+                segment = self._pinned_segment(start, cached.end, cached)
             elif self._fetches_borders:
-                part = self._fetched_border(start, end, cut)
+                segment = self._fetched_segment(start, end, cut)
             else:
-                part = self._pinned(start, end, cut)
-            parts.append(part)
-            start = part.end
-        return parts
+                segment = self._pinned_segment(start, end, cut)
+            segments.append(segment)
+            start = segment.end
+        return segments
 
-    def _fetched_border(self, start: int, end: int, cut: CachedSlice) -> _Segment:
-        fetch = self._submit([self._slice(start, end - start)._replace(optional=True)])
+    def _fetched_segment(self, start: int, end: int, cut: CachedSlice) -> _Segment:
+        fetch = self._submit([self._slice_request(start, end - start)._replace(optional=True)])
         self._cache.pin(cut.path)
         return _Segment(start, end, fetch=fetch, fallback=cut)
 
     def _fall_back(self, segment: _Segment, error: HistoryError) -> None:
-        """Serve a border from the wider file, and do not ask the API for another."""
+        """Serve a border from its wider file after a failed fetch; fetch no further borders."""
         log.warning(
             "disconnect at the border of a cached slice cannot be checked, it is kept",
             extra={
@@ -472,12 +481,12 @@ class HistoryReader:
         if fetch is not None:
             self._release(fetch)
 
-    def _keep(self, segment: _Segment, at: int) -> None:
+    def _add_segment(self, segment: _Segment, at: int) -> None:
         with self._lock:
             if not self._closed.is_set():
                 self._segments.insert(at, segment)
                 return
-        self._finish(segment)
+        self._release_segment(segment)
         raise ReaderClosedError("the replay was closed before its end")
 
     def _has_room(self, minutes: int) -> bool:
@@ -486,8 +495,8 @@ class HistoryReader:
         expected = self._fetches.expected_bytes() + minutes * self._bytes_per_minute
         return self._cache.has_room(expected)
 
-    def _settle(self, segment: _Segment) -> Future[object] | None:
-        """Bring the segment as far as it gets without waiting; return what it then waits for."""
+    def _advance(self, segment: _Segment) -> Future[object] | None:
+        """Advance a segment without waiting; return the future it waits for, if any."""
         waits: Future[object]
         if segment.fetch is not None:
             if segment.cached is None:
@@ -496,7 +505,7 @@ class HistoryReader:
                     return waits
                 error = waits.exception()
                 if error is None:
-                    self._take_fetched(segment, segment.fetch)
+                    self._use_fetched(segment, segment.fetch)
                 elif segment.fallback is not None and isinstance(error, HistoryError):
                     self._fall_back(segment, error)
             return None
@@ -506,32 +515,32 @@ class HistoryReader:
                 return waits
             if (fault := segment.verification.result()) is not None:
                 self._refetch(segment, fault)
-                return self._settle(segment)
+                return self._advance(segment)
         if segment.served is not None:
             waits = segment.served  # type: ignore[assignment]
             if not waits.done():
                 return waits
             self._split(segment, *segment.served.result())
-            return self._unfinished()
+            return self._next_wait()
         return None
 
-    def _take_fetched(self, segment: _Segment, fetch: Fetch) -> None:
+    def _use_fetched(self, segment: _Segment, fetch: Fetch) -> None:
         fetched = fetch.future.result()[0]
         segment.cached = fetched.cached
         if fetched.cached.end < segment.end:
-            # The API gave less than was asked for: the rest is a segment of its own.
+            # The slice has fewer minutes than requested: the rest becomes a segment of its own.
             start, end = fetched.cached.end, segment.end
             segment.end = start
             if segment.fallback is not None:
-                rest = self._fetched_border(start, end, segment.fallback)
+                rest = self._fetched_segment(start, end, segment.fallback)
             else:
-                fetch = self._submit([self._slice(start, end - start)])
+                fetch = self._submit([self._slice_request(start, end - start)])
                 rest = _Segment(start, end, fetch=fetch)
-            self._keep(rest, 1)
-        self._learn(fetched)
+            self._add_segment(rest, 1)
+        self._record_size(fetched)
         self._slice_minutes = self._suggested(fetched)
 
-    def _learn(self, fetched: FetchedSlice) -> None:
+    def _record_size(self, fetched: FetchedSlice) -> None:
         per_minute = fetched.bytes // fetched.cached.minutes
         self._bytes_per_minute = max(self._bytes_per_minute, per_minute)
 
@@ -545,7 +554,7 @@ class HistoryReader:
             verified: Future[SliceFault | None] = Future()
             verified.set_result(None)
             return verified
-        return _start(self._workers, lambda: self._verify_file(cached))
+        return _run_in_background(self._workers, lambda: self._verify_file(cached))
 
     def _verify_file(self, cached: CachedSlice) -> SliceFault | None:
         try:
@@ -557,7 +566,7 @@ class HistoryReader:
             return _fault(cached.path, error)
         return None
 
-    def _slice(self, start: int, minutes: int) -> SliceRequest:
+    def _slice_request(self, start: int, minutes: int) -> SliceRequest:
         return self._request._replace(start=start, minutes=minutes)
 
     def _submit(self, requests: list[SliceRequest]) -> Fetch:
@@ -567,29 +576,29 @@ class HistoryReader:
                 status=404,
                 exchange=self._request.exchange,
             )
-        expected = sum(each.minutes for each in requests) * self._bytes_per_minute
+        expected = sum(request.minutes for request in requests) * self._bytes_per_minute
         return self._fetches.submit(self, requests, expected)
 
     def _release(self, fetch: Fetch) -> None:
         if self._fetches is not None:
             self._fetches.release(fetch)
 
-    # Reading one segment.
+    # Reading: the blocks of the first segment.
 
-    def _begin(self, segment: _Segment) -> None:
+    def _open_segment(self, segment: _Segment) -> None:
         if segment.cached is None:
             if segment.fetch is not None:
                 segment.fetch.future.result()
             raise ReaderClosedError("the replay was closed before its end")
         cached = segment.cached
         self._blocks = read_blocks(cached.path)
-        self._window = None
+        self._stamp_range = None
         self._skip = 0
         if segment.delivered:
-            self._window = StampRange(segment.delivered.stamp, stamp_of(segment.end))
+            self._stamp_range = StampRange(segment.delivered.stamp, stamp_of(segment.end))
             self._skip = segment.delivered.lines()
         elif (segment.start, segment.end) != (cached.start, cached.end):
-            self._window = StampRange(stamp_of(segment.start), stamp_of(segment.end))
+            self._stamp_range = StampRange(stamp_of(segment.start), stamp_of(segment.end))
 
     def _read(self, segment: _Segment) -> bytes:
         if self._blocks is None:
@@ -604,15 +613,15 @@ class HistoryReader:
             self._refetch(segment, _fault(path, error))
             return b""
         ended = block is None
-        if self._window is not None:
-            block = self._window.rest() if block is None else self._window.cut(block)
+        if self._stamp_range is not None:
+            block = self._stamp_range.rest() if block is None else self._stamp_range.cut(block)
             if self._skip:
                 block, self._skip = skip(block, self._skip)
-        if ended or (self._window is not None and self._window.passed):
+        if ended or (self._stamp_range is not None and self._stamp_range.passed):
             with self._lock:
                 if self._segments:
                     self._segments.popleft()
-            self._finish(segment)
+            self._release_segment(segment)
             self._blocks = None
             self._done = segment.end
             if self._done % _HOUR == 0:
@@ -623,10 +632,10 @@ class HistoryReader:
         return block if self._select is None else self._select(block)
 
     def _refetch(self, segment: _Segment, fault: SliceFault) -> None:
-        """Fetch a segment again whose file is corrupt or was evicted; repeat no line of it.
+        """Fetch a segment again whose file is corrupt or was evicted; deliver no line twice.
 
-        Raises HistoryError at the third corrupt file. Evictions are not counted: another process
-        removed a sound file, and the fetch succeeds again.
+        Raises HistoryError at the third corrupt file. Evictions are not counted: the evicted file
+        was not corrupt, and fetching it again is expected to succeed.
         """
         self._blocks = None
         cached = segment.cached
@@ -647,14 +656,14 @@ class HistoryReader:
                 exchange=self._request.exchange,
             )
         if cached is not None:
-            self._coverage.forget(cached)
+            self._coverage.remove(cached)
             if isinstance(fault, CorruptSliceError):
                 self._cache.discard(cached.path)
-        self._finish(segment)
+        self._release_segment(segment)
         if segment.delivered:
-            # What lies before the last line given out is not needed again.
+            # Minutes before the last delivered line are not needed again.
             segment.start = max(segment.start, minute_of(segment.delivered.stamp))
-        again = self._slice(segment.start, segment.end - segment.start)
+        again = self._slice_request(segment.start, segment.end - segment.start)
         is_first = self._done == self._request.start and not segment.delivered
         fetch = self._submit([again._replace(first=is_first)])
         with self._lock:
@@ -664,7 +673,7 @@ class HistoryReader:
         self._release(fetch)
         raise ReaderClosedError("the replay was closed before its end")
 
-    def _finish(self, segment: _Segment) -> None:
+    def _release_segment(self, segment: _Segment) -> None:
         with self._lock:
             fetch, cached, fallback = segment.fetch, segment.cached, segment.fallback
             segment.fetch = segment.cached = segment.fallback = None
@@ -677,8 +686,11 @@ class HistoryReader:
             self._cache.unpin(fallback.path)
 
 
-def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
-    """Run in the background; a waiter that gives up cannot cancel it, a shutdown ends it."""
+def _run_in_background(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Run work in a thread of the pool and return a future that its waiters cannot cancel.
+
+    The future raises ReaderClosedError if the pool is shut down before the work begins.
+    """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
@@ -698,9 +710,9 @@ def _start(workers: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
 
 
 def _fault(path: Path, error: OSError) -> SliceFault:
-    """Return what is wrong with a file that cannot be read.
+    """Return the fault of a file that raised an error when it was read.
 
-    Raises CacheError where this process lacks open files or memory: the file may be sound, and
+    Raises CacheError if this process lacks file descriptors or memory: the file may be intact and
     must not be removed.
     """
     if error.errno in _SHORTAGES:

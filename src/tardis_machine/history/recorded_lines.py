@@ -1,4 +1,4 @@
-"""A recorded line: a local time, a space, the message; an empty line is a disconnect."""
+"""Recorded lines: a local time, a space and a message each; an empty line is a disconnect."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -8,11 +8,11 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 STAMP: Final = len("2019-06-01T00:00:00.1234567Z")
-"""How long a line's stamp is."""
+"""Length of a line's stamp."""
 MESSAGE: Final = STAMP + 1
-"""Where a line's message begins."""
+"""Offset of the message in a line."""
 
-# Of the seven fractional digits a normalized message prints six.
+# A stamp has seven fractional digits, a normalized message prints six.
 _LOCAL: Final = STAMP - 2
 _DIGITS_AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
 _HEAD_FORM: Final = b"0000-00-00T00:00:00.0000000Z "
@@ -21,67 +21,84 @@ _stamp_end: Final = itemgetter(slice(STAMP - 1, MESSAGE))
 
 
 LocalWindow = tuple[str, str]
-"""Local times, as messages print them, from the first (inclusive) to the second (exclusive)."""
+"""A range of local times as messages print them: from the first to before the second."""
 
 
 class Blocks(Protocol):
-    """Where lines come from: blocks of whole lines, in order."""
+    """A source of recorded lines in order, as blocks of whole lines.
 
-    def __next__(self) -> bytes: ...
+    A `LineStream` calls both methods, from one thread at a time.
+    """
 
-    def pending(self) -> Future[object] | None: ...
+    def __next__(self) -> bytes:
+        """Return the next block, which may be empty; block until it is there.
+
+        Raises StopIteration at the end. Any other exception ends the stream.
+        """
+
+    def pending(self) -> Future[object] | None:
+        """Return the future that `__next__` would wait for; None if it would not wait."""
 
 
 class LineStream:
-    """The lines of one stream, a block at a time, and the local time they have got to."""
+    """The lines of one stream, a block at a time, with their local times.
+
+    The caller handles lines and advances `next` and `last`.
+    """
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
         self._exhausted = False
         self._reached: list[str] = []
         self.failure: Exception | None = None
-        """What ended it, when there was more to come."""
+        """The exception that ended the stream before its end; None if there was none."""
         self.lines: list[bytes] = []
-        """Those of the block."""
+        """The lines of the current block."""
         self.count = 0
-        """How many there are."""
+        """Number of lines in the block."""
         self.locals: list[str] = []
-        """Their local times; empty for a disconnect, and for a line without a time."""
+        """Local times of the lines; empty for a disconnect and for a line without a time."""
         self.next = 0
-        """The first of them that is not done with."""
+        """Index of the first line that is not handled."""
         self.last = ""
-        """The local time of the last that is; whoever goes on keeps it."""
+        """Local time of the last line that was handled; the caller sets it with `next`."""
 
     @property
     def needs_block(self) -> bool:
-        """Whether all lines are done with, and more may come."""
+        """Whether all lines of the block are handled and another block may follow."""
         return self.next == self.count and not self._exhausted
 
     @property
     def is_done(self) -> bool:
-        """Whether all lines are done with, and none is to come."""
+        """Whether all lines are handled and no block follows."""
         return self._exhausted and self.next == self.count
 
     @property
     def reached(self) -> str | None:
-        """The local time that lines to come have at least, as far as they are known."""
+        """The earliest local time of the lines that are not handled; None at the end.
+
+        Between blocks it is the time of the last line that was handled.
+        """
         if self.next < self.count:
             return self._earliest(self.next)
         return None if self._exhausted else self.last
 
     def pending(self) -> Future[object] | None:
-        """Return the future that `read` would wait for."""
+        """Return the future that `read` would wait for; None if it would not wait."""
         return self._blocks.pending()
 
     def read(self) -> bool:
-        """Take the next block; False if there is none. Blocks while it is being fetched."""
+        """Read the next block, blocking while it is fetched; return False at the end.
+
+        An exception of the source ends the stream and is kept in `failure`.
+        """
         self.next = 0
         block = b""
         try:
             block = next(self._blocks)
         except StopIteration:
             self._exhausted = True
-        except Exception as error:  # noqa: BLE001 - raised when what came before it is taken
+        except Exception as error:  # noqa: BLE001 - the caller raises it after the lines before it
             self._exhausted = True
             self.failure = error
         self._index(block)
@@ -92,7 +109,7 @@ class LineStream:
         self.count = len(self.lines)
         self.locals = reached = locals_of(self.lines)
         if "" in reached:
-            # A disconnect has the time of what precedes it; so has a line without a time.
+            # A disconnect, or a line without a time, counts as of the time of the line before.
             reached = list(accumulate(reached, _or_before, initial=self.last))[1:]
         if reached != sorted(reached):
             reached = list(accumulate(reversed(reached), min))[::-1]
@@ -103,7 +120,7 @@ class LineStream:
 
 
 class Index(Protocol):
-    """The kernel's list of a block's lines: no object for a line until it is asked for."""
+    """The kernel's list of a block's lines, which creates Python objects on access only."""
 
     def __len__(self) -> int: ...
 
@@ -116,7 +133,7 @@ class Index(Protocol):
         """Return a line's local time; empty for a disconnect, and for a line without a time."""
 
     def reached(self, at: int, /) -> str:
-        """Return the earliest local time from a line on."""
+        """Return the earliest local time of a line and those after it."""
 
     def first_disconnect(self, first: int, end: int, /) -> int:
         """Return the first of these lines that is a disconnect, or `end`."""
@@ -129,15 +146,15 @@ class Index(Protocol):
 
 
 class IndexedStream(LineStream):
-    """A stream whose lines stay in their block; `index` tells where."""
+    """A stream whose lines stay in their block; the kernel's `index` finds them."""
 
-    def __init__(self, blocks: Blocks, make: Callable[[bytes, str], Index]) -> None:
+    def __init__(self, blocks: Blocks, create_index: Callable[[bytes, str], Index]) -> None:
         super().__init__(blocks)
-        self._make = make
-        self.index = make(b"", "")
+        self._create_index = create_index
+        self.index = create_index(b"", "")
 
     def _index(self, block: bytes) -> None:
-        self.index = self._make(block, self.last)
+        self.index = self._create_index(block, self.last)
         self.count = len(self.index)
 
     def _earliest(self, at: int) -> str:
@@ -149,14 +166,14 @@ def _or_before(before: str, local: str) -> str:
 
 
 def split(block: bytes) -> list[bytes]:
-    """Return the lines of a block; whole lines, each with its end."""
+    """Return the lines of a block of whole lines, without their line ends."""
     lines = block.split(b"\n")
     lines.pop()
     return lines
 
 
 def locals_of(lines: Sequence[bytes]) -> list[str]:
-    """Return the local time of each line as messages print it; empty where a line has none."""
+    """Return the local time of each line as messages print it; empty for a line without one."""
     heads = b"".join([line[:MESSAGE] for line in lines])
     if heads.translate(_DIGITS_AS_ZERO) == _HEAD_FORM * len(lines):
         text = heads.decode("ascii")
@@ -172,18 +189,18 @@ def _local_of(line: bytes) -> str:
 
 
 def are_stamped(lines: Sequence[bytes]) -> bool:
-    """Tell, at a glance, whether all lines have a stamp."""
+    """Return whether all lines have a stamp; looks only at the bytes where a stamp ends."""
     return set(map(_stamp_end, lines)) == {_STAMP_END}
 
 
 def is_stamped(line: bytes) -> bool:
-    """As `are_stamped`."""
+    """Return whether a line has a stamp; looks only at the bytes where a stamp ends."""
     return line[STAMP - 1 : MESSAGE] == _STAMP_END
 
 
 def with_messages(lines: Sequence[bytes], between: bytes) -> list[bytes]:
-    """Stamped lines with something else than a space between stamp and message."""
-    # The first of these in a line ends its time: quicker than cutting the line in two.
+    """Return stamped lines with `between` instead of the space between stamp and message."""
+    # The first "Z " of a line ends its stamp. Replacing it is faster than slicing the line.
     return [line.replace(_STAMP_END, b"Z" + between, 1) for line in lines]
 
 
@@ -199,12 +216,12 @@ def minute_of(stamp: bytes) -> int:
 
 
 def first_stamp(block: bytes) -> bytes:
-    """Return the stamp of a block's first line; empty if it has none but disconnects."""
+    """Return the stamp of a block's first line; empty if all its lines are disconnects."""
     return block.lstrip(b"\n")[:STAMP] if block[:1] == b"\n" else block[:STAMP]
 
 
 def last_stamp(block: bytes) -> bytes:
-    """Return the stamp of a block's last line; empty if it has none but disconnects."""
+    """Return the stamp of a block's last line; empty if all its lines are disconnects."""
     end = len(block.rstrip(b"\n")) if block.endswith(b"\n\n") else len(block) - 1
     if end <= 0:
         return b""
@@ -213,12 +230,12 @@ def last_stamp(block: bytes) -> bytes:
 
 
 def count_stamped(blocks: Sequence[bytes], stamp: bytes) -> int:
-    """How many lines of these blocks have that stamp."""
+    """Return how many lines of blocks have a stamp."""
     return sum(line.startswith(stamp) for block in blocks for line in block.split(b"\n"))
 
 
 def skip(block: bytes, count: int) -> tuple[bytes, int]:
-    """Leave out the first `count` lines that are no disconnects; how many are left to skip."""
+    """Drop the first `count` lines with their disconnects; return the rest and the count left."""
     start = 0
     while count and start < len(block):
         end = block.index(b"\n", start) + 1
@@ -228,16 +245,16 @@ def skip(block: bytes, count: int) -> tuple[bytes, int]:
 
 
 def select(block: bytes, wanted: Callable[[bytes], bool]) -> bytes:
-    """Keep a block's disconnects and the lines whose message is wanted."""
+    """Return a block with its disconnects and the lines whose message is wanted."""
     kept = [line for line in split(block) if not line or wanted(line[MESSAGE:])]
     return b"\n".join([*kept, b""]) if kept else b""
 
 
 def within(block: bytes, window: LocalWindow, before: str) -> tuple[bytes, str]:
-    """Keep the lines of a block whose local time is inside a window.
+    """Return the lines of a block whose local time is inside a window, and the last line's time.
 
-    A disconnect has the time of what precedes it, and so has a line without a time: `before` at
-    the start of the block. Returned with the time of the last line.
+    A disconnect, or a line without a time, counts as of the time of the line before; at the start
+    of the block that is `before`.
     """
     lines = split(block)
     reached = list(accumulate(locals_of(lines), _or_before, initial=before))[1:]
@@ -248,10 +265,10 @@ def within(block: bytes, window: LocalWindow, before: str) -> tuple[bytes, str]:
 
 
 class StampRange:
-    """Cuts a file's blocks to the lines stamped from `start` up to before `end`.
+    """A filter that cuts a file's blocks to the lines stamped from `start` to before `end`.
 
-    A disconnect at a border is kept, on either side of it: several in a row count once, whereas
-    one that is dropped is lost.
+    Disconnects at both borders are kept, even if they may be outside: readers of lines count
+    several in a row once, but a dropped one would be lost.
     """
 
     def __init__(self, start: bytes, end: bytes) -> None:
@@ -261,7 +278,7 @@ class StampRange:
         self._disconnected = False
 
     def cut(self, block: bytes) -> bytes:
-        """Return the block's lines inside; `passed` tells that no more will come."""
+        """Return the lines of a block inside the range; set `passed` at the first line after it."""
         first, last = first_stamp(block), last_stamp(block)
         if first >= self.start and last < self.end and not self._disconnected:
             return block
@@ -279,5 +296,5 @@ class StampRange:
         return b"" if self._disconnected else b"".join(kept)
 
     def rest(self) -> bytes:
-        """Return what the file has after its last block: a disconnect that no line follows."""
+        """Return the disconnect that `cut` held back at the end of the file, or no bytes."""
         return b"\n" if self._disconnected else b""

@@ -1,4 +1,4 @@
-"""Settings of history: where it comes from, where it is kept."""
+"""Settings of history: the API, its key, the cache."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ KEY_EXPECTED: Final = "expected a key of ASCII characters, without line ends"
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryConfig(Section, title="History"):
-    """Where history comes from and where it is kept."""
+    """The API that history comes from and the cache that keeps it."""
 
     api_key: str | None = setting(
         None,
@@ -53,9 +53,10 @@ class HistoryConfig(Section, title="History"):
     )
 
     def validate(self) -> None:
-        """Refuse an endpoint that is no URL, and a key that no header can carry.
+        """Raise ConfigError for an endpoint that is no URL or a key that no HTTP header can carry.
 
-        Nobody would say so later but the HTTP client, with the whole header in its text.
+        The HTTP client would raise for such a key with the whole header, secret included, in its
+        text.
         """
         parts = split_url(self.endpoint)
         is_http = self.endpoint.startswith(("http://", "https://"))
@@ -67,12 +68,12 @@ class HistoryConfig(Section, title="History"):
             raise ConfigError(self.flag("api_key"), None, KEY_EXPECTED)
 
     def warnings(self) -> list[str]:
-        """Warn that the sample is no record of a market."""
+        """Return the warning that sample data is generated, if it is served."""
         if not self.sample_data:
             return []
         return [f"{self.flag('sample_data')} is synthetic: generated, no exchange ever sent it"]
 
 
 def is_key(text: str) -> bool:
-    """Tell whether a header can carry a key, if there is any."""
+    """Return whether an HTTP header can carry a key; an empty one counts as valid."""
     return text.isascii() and text.isprintable()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tardis_machine.engine import Written
-from tardis_machine.history.due import Due
+from tardis_machine.history.lag import LagWait
 from tardis_machine.replays.merger import Chunk
 from tardis_machine.replays.normalizer import Pour
 from tardis_machine.waiting import until_done
@@ -126,7 +126,7 @@ async def deliver(
             turn_ends = 0.0
         # What is waited for may give way to the next thing to wait for.
         while (waiting := replay.pending()) is not None and not waiting.done():
-            await held.flush(begins=isinstance(waiting, Due))
+            await held.flush(begins=isinstance(waiting, LagWait))
             await until_done(waiting)
             turn_ends = 0.0
         if turns.contended or time.monotonic() >= turn_ends:

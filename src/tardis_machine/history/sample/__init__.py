@@ -14,7 +14,7 @@ from tardis_machine.history.recorded_lines import select
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    """What is shipped; for each exchange, how a message shows its channel and symbol."""
+    """The sample's range and, by exchange, a pattern that finds channel and symbol in a message."""
 
     start: datetime
     minutes: int
@@ -30,35 +30,35 @@ EXCHANGES: Final = tuple(_MANIFEST.exchanges)
 
 
 class Sample:
-    """All there is for a history that it is handed to."""
+    """The `Source` of a history that serves sample data only."""
 
     directory: Path = _FOLDER / "data"
 
-    def part(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
-        """Tell what it has between two times (in microseconds) of this exchange."""
+    def available(self, exchange: str, start: int, end: int) -> tuple[int, int] | None:
+        """Return the part of a range (microseconds) with data of an exchange; None if none."""
         first = int(START.timestamp()) * 1_000_000
         begins, ends = max(start, first), min(end, first + MINUTES * 60_000_000)
         return (begins, ends) if exchange in EXCHANGES and begins < ends else None
 
     def description(self) -> str:
-        """Name the exchanges and the minutes, for headers, errors and logs."""
+        """Return exchanges and minutes as a text for headers, errors and logs."""
         return (
             f"synthetic sample data of {', '.join(EXCHANGES)} from {START:%Y-%m-%dT%H:%M}Z "
             f"to {START + timedelta(minutes=MINUTES):%H:%M}Z"
         )
 
     def selection(self, exchange: str, filters: Sequence[Filter]) -> Select | None:
-        """Keep what filters ask for; None if they ask for all."""
+        """Return a function that keeps the lines of a block that filters ask for; None if all."""
         if not filters:
             return None
-        wanted = {each.channel: each.symbols for each in filters}
+        wanted = {item.channel: item.symbols for item in filters}
         search = re.compile(_MANIFEST.exchanges[exchange].encode()).search
 
         def is_wanted(message: bytes) -> bool:
-            found = search(message)
-            if found is None:
+            match = search(message)
+            if match is None:
                 return False
-            channel, symbol = ((found[name] or b"").decode() for name in ("channel", "symbol"))
+            channel, symbol = ((match[name] or b"").decode() for name in ("channel", "symbol"))
             if channel not in wanted:
                 return False
             symbols = wanted[channel]

@@ -1,4 +1,4 @@
-"""The cache of systems that neither lock files nor open directories: Windows."""
+"""The cache on Windows, which has no `flock` and opens no directories."""
 
 import logging
 import os
@@ -17,23 +17,26 @@ from tardis_machine.history.errors import CacheError
 
 log = logging.getLogger(__name__)
 
-HAS_POSIX: Final = find_spec("fcntl") is not None
+HAS_FILE_LOCKS: Final = find_spec("fcntl") is not None
 
 
-class PlainCache(Cache):
-    """Slices as files in a directory of this user, without a bound and for one process."""
+class WindowsCache(Cache):
+    """Slices as files in a directory of this user, without a size limit and for one process."""
 
     def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
         super().__init__(directory)
         if max_bytes is not None:
-            log.warning("cache_max_bytes has no effect on this system: it needs Linux or macOS")
+            log.warning(
+                "cache_max_bytes has no effect on Windows: it needs Linux or macOS",
+                extra={"cache_max_bytes": max_bytes},
+            )
         try:
             make_private(directory)
         except OSError as error:
             raise CacheError(directory, error) from None
 
     def store(self, path: Path, chunks: Iterable[bytes]) -> int:
-        """Write a slice beside its place, and rename it once it proved sound; return its size."""
+        """Write a slice to a temporary file, verify it, rename and pin it; return its size."""
         temporary = path.with_name(f"{os.getpid()}-{threading.get_ident()}-{path.name}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +55,7 @@ class PlainCache(Cache):
         return path.stat().st_size
 
     def discard(self, path: Path) -> None:
-        """Remove a file that turned out to be bad."""
+        """Remove a corrupt file."""
         self._verified.pop(path, None)
         try:
             path.unlink(missing_ok=True)
@@ -60,7 +63,7 @@ class PlainCache(Cache):
             raise CacheError(path, error) from None
 
     def clear(self) -> None:
-        """Remove every slice; what else the directory may hold is left alone."""
+        """Remove every slice; leave other files of the directory alone."""
         try:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self.directory / "feeds")

@@ -10,7 +10,7 @@ import pytest
 
 from tardis_machine.history import Filter, History, HistoryReader, ReaderClosedError
 from tardis_machine.history.cache import MINUTE
-from tardis_machine.history.due import Due
+from tardis_machine.history.lag import LagWait
 from tests.history.slices import START, expected, write
 from tests.support.servers.tardis_api import Fault, TardisApi
 from tests.support.waiting import wait_until
@@ -42,7 +42,7 @@ class Waiting:
         return {call.minute - START for call in self.api.calls}
 
     def waits(self) -> int:
-        return len(self.history._due_times._waits)
+        return len(self.history._lag_timer._waits)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def waiting(tardis_api: TardisApi, tmp_path: Path) -> Iterator[Waiting]:
 def until_due(reader: HistoryReader) -> bytes:
     """Read until the reader waits for a minute that is yet to come."""
     blocks = []
-    while not isinstance(waits := reader.pending(), Due):
+    while not isinstance(waits := reader.pending(), LagWait):
         if waits is None:
             blocks.append(next(reader))
         else:
@@ -63,8 +63,8 @@ def until_due(reader: HistoryReader) -> bytes:
     return b"".join(blocks)
 
 
-def due_threads() -> int:
-    return sum(thread.name == "tardis-due" for thread in threading.enumerate())
+def lag_threads() -> int:
+    return sum(thread.name == "tardis-lag" for thread in threading.enumerate())
 
 
 def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
@@ -73,7 +73,7 @@ def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
     assert until_due(reader) == expected(0, 3)
     for minute in (3, 4):
         waits = reader.pending()
-        assert isinstance(waits, Due)
+        assert isinstance(waits, LagWait)
         assert waits.at == (START + minute + LAG) * MINUTE + SECOND // 10
         assert waiting.asked() == set(range(minute))
         waiting.set_due(minute)
@@ -81,7 +81,7 @@ def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
         if minute == 3:
             assert until_due(reader) == expected(3, 4)
     assert b"".join(reader) == expected(4, 5)
-    wait_until(lambda: not due_threads())
+    wait_until(lambda: not lag_threads())
 
 
 def test_minutes_that_are_due_are_fetched_side_by_side(waiting: Waiting) -> None:
@@ -130,7 +130,7 @@ def test_clock_that_is_set_back_is_waited_for_again(waiting: Waiting) -> None:
         waits.result()
         waiting.set_due(1, -SECOND)
         again = reader.pending()
-        assert isinstance(again, Due)
+        assert isinstance(again, LagWait)
         waiting.set_due(1)
         again.result()
         assert b"".join(reader) == expected(1, 2)
@@ -145,7 +145,7 @@ def test_closing_ends_the_wait_at_once(waiting: Waiting, closes: str) -> None:
         (reader if closes == "reader" else waiting.history).close()
         assert isinstance(blocked.exception(), ReaderClosedError)
     assert waiting.waits() == 0
-    wait_until(lambda: not due_threads())
+    wait_until(lambda: not lag_threads())
 
 
 def test_many_that_wait_share_a_thread_and_keep_no_worker(waiting: Waiting) -> None:
@@ -153,7 +153,7 @@ def test_many_that_wait_share_a_thread_and_keep_no_worker(waiting: Waiting) -> N
     for reader in readers:
         assert until_due(reader) == b""
     assert waiting.waits() == 50
-    assert due_threads() == 1
+    assert lag_threads() == 1
     assert not any(thread.name == "tardis-fetch" for thread in threading.enumerate())
     write(waiting.history.cache.directory, 0)
     # What needs no minute of the future is served beside them.
