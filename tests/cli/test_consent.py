@@ -13,9 +13,9 @@ from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.config import SparkConfig
 
 _ASKS = """
-from tardis_machine.cli.consent import consented, expect_terminal
+from tardis_machine.cli.consent import confirm, expect_terminal
 expect_terminal(["tardis-machine"], ())
-raise SystemExit(0 if consented("Drop it?") else 1)
+raise SystemExit(0 if confirm("Drop it?") else 1)
 """
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, InputPartition, LessThan
 
-from tardis_machine.cli.lake import _where
+from tardis_machine.cli.lake import _source_options
 from tardis_machine.config import ConfigError
 from tardis_machine.history.settings import HistoryConfig
 from tardis_machine.lake.sources.projections import Events
@@ -154,8 +154,8 @@ def test_cache_that_everyone_may_write_to_is_refused_before_local_tasks_begin(
         for master in ("local[2]", "spark://head:7077")
     )
     with pytest.raises(ConfigError, match=r"^--cache-dir .*everyone may write to it"):
-        _where(history, local)
-    assert _where(history, cluster)["cacheDir"] == str(tmp_path)
+        _source_options(history, local)
+    assert _source_options(history, cluster)["cacheDir"] == str(tmp_path)
 
 
 def reader(spark: SparkSession, **options: str) -> DataFrameReader:

@@ -1,4 +1,4 @@
-"""The `tardis-machine` command: the server by default, everything else by its name."""
+"""The `tardis-machine` command: runs the server, or the subcommand that it begins with."""
 
 import errno
 import os
@@ -21,22 +21,22 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "print the configuration in force, and where each value came from",
     "check": "validate the configuration and reach every bus and the API",
 }
-"""Each is the module of that name in this package, with a `main(arguments) -> exit code`."""
+"""Subcommands and their help. Each is a module of this package with `main(arguments) -> int`."""
 BROKEN_PIPE: Final = 141
-"""What a shell reports for a program that SIGPIPE ended."""
+"""The exit code that a shell reports for a program that SIGPIPE ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command named by the first argument, or the server."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    name = given.pop(0) if given and given[0] in COMMANDS else "serve"
+    """Run the subcommand that the first argument names, else the server; return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words.pop(0) if words and words[0] in COMMANDS else "serve"
     command = "tardis-machine" if name == "serve" else f"tardis-machine {name}"
     logs.escape_unwritable()
     try:
-        if version := _requested_version(given):
+        if version := _requested_version(words):
             print(version)
             return 0
-        result: int = import_module(f"{__name__}.{name}").main(given)
+        result: int = import_module(f"{__name__}.{name}").main(words)
         sys.stdout.flush()
     except TardisMachineError as error:
         logs.print_error(f"{command}: {error}")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        if not _is_deserted(sys.stdout):
+        if not _discard_if_unread(sys.stdout):
             raise
         return BROKEN_PIPE
     except OSError as error:
@@ -56,23 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _requested_version(arguments: Sequence[str]) -> str:
-    """Return what --version or -v prints; nothing where neither is given, or help is."""
+    """Return the text for --version or -v; '' without either of them, or with --help."""
     if {"--help", "-h"}.isdisjoint(arguments):
         if "--version" in arguments:
             from tardis_machine.engine.choice import kernel  # noqa: PLC0415 - takes a moment
 
             return f"{__version__} (kernel: {kernel()})"
         if "-v" in arguments:
-            return __version__  # alone, as the Node server prints it
+            return __version__  # the Node server prints nothing else either
     return ""
 
 
-def _is_deserted(output: TextIO) -> bool:
-    """Tell whether nobody reads on, as when `head` has seen enough: nothing is written then."""
+def _discard_if_unread(output: TextIO) -> bool:
+    """Return whether the reader of the output has left, as `head` does; if so, discard the rest.
+
+    Python flushes the output at exit, which would raise BrokenPipeError once more.
+    """
     poll = select.poll()
     poll.register(output, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return False
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), output.fileno())  # what is left is written at exit
+    with Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), output.fileno())
     return True

@@ -1,10 +1,10 @@
-"""`tardis-machine lake backfill`: days of history into tables and to buses."""
+"""`tardis-machine lake backfill`: days of history written to tables and sent to buses."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tardis_machine.cli.consent import consented
+from tardis_machine.cli.consent import confirm
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake import backfill, manifest, planning
 from tardis_machine.lake.config import BackfillConfig
@@ -29,34 +29,39 @@ if TYPE_CHECKING:
 def run(
     loaded: Loaded,
     open_tables: Callable[[str], "Tables"],
-    where: Callable[["Tables"], Mapping[str, str]],
+    source_options: Callable[["Tables"], Mapping[str, str]],
 ) -> int:
-    """Bring into the tables and send to the buses what they do not have; 1 if a day failed."""
+    """Write and send the days that tables and buses lack; return 1 if a day failed, else 0.
+
+    `open_tables` is called once, with the folder or URL of the tables. `source_options` is called
+    with these tables and returns the options of the Spark data source `tardis`. What either raises
+    ends the command.
+    """
     config, buses = loaded[BackfillConfig], loaded[BusesConfig]
     root = _root(config, buses)
     configs = _buses(loaded)
     replays = _replays(config)
     tables = open_tables(root)
-    history = where(tables)
+    history = source_options(tables)
     units: list[Unit] = []
     if config.to_tables:
         layers = (BRONZE,) if config.bronze_only else LAYERS
         units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
-        _show_there(replays, units)
-    # The tables' folder, or the one for what was sent: of a bus only the manifest is there.
+        _print_existing(replays, units)
+    # Without --to-tables, the folder holds only the manifest of what was sent to the buses.
     targets = [
-        bus_backfill.target(tables, bus, own, replays, force=config.force)
-        for bus, own in configs.items()
+        bus_backfill.target(tables, bus, bus_config, replays, force=config.force)
+        for bus, bus_config in configs.items()
     ]
     for target in targets:
-        _show_there(replays, target.units, f" for {target.bus}")
+        _print_existing(replays, target.units, f" for {target.bus}")
     if config.dry_run:
-        every = [*units, *(unit for target in targets for unit in target.units)]
-        _show_plan(every, history, parallelism(tables.spark))
+        all_units = [*units, *(unit for target in targets for unit in target.units)]
+        _print_plan(all_units, history, parallelism(tables.spark))
         return 0
     if config.asks and units:
-        _show_units(units)
-        if not consented(f"Replace what is there of these {len(units)} units?"):
+        _print_units(units)
+        if not confirm(f"Replace what is there of these {len(units)} units?"):
             return 1
     failed = False
     if config.to_tables:
@@ -66,9 +71,9 @@ def run(
             history,
             attempts=config.attempts,
             buckets=config.symbol_buckets,
-            report=_show_progress,
+            report=_print_progress,
         )
-        failed = _show(report, "in quarantine")
+        failed = _print_report(report, "in quarantine")
     if targets:
         terms = bus_backfill.Terms(
             loaded[PublishConfig],
@@ -77,12 +82,12 @@ def run(
             attempts=config.attempts,
             buckets=config.symbol_buckets,
         )
-        report = bus_backfill.run(tables, targets, history, terms, _show_progress)
-        failed = _show(report, "dead letters") or failed
+        report = bus_backfill.run(tables, targets, history, terms, _print_progress)
+        failed = _print_report(report, "dead letters") or failed
     return 1 if failed else 0
 
 
-def _show_units(units: Sequence[Unit]) -> None:
+def _print_units(units: Sequence[Unit]) -> None:
     for unit in units:
         where = ", ".join(layer.partition(":")[0] for layer in unit.layers)
         symbols = "all symbols" if unit.symbols is None else ",".join(unit.symbols)
@@ -92,15 +97,15 @@ def _show_units(units: Sequence[Unit]) -> None:
         )
 
 
-def _show_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) -> None:
-    _show_units(units)
+def _print_plan(units: Sequence[Unit], history: Mapping[str, str], tasks: int) -> None:
+    _print_units(units)
     seconds = 0.0
-    for each in planning.estimate(units, history):
-        seconds += each.seconds
-        size = "" if each.bytes is None else f"{each.bytes / 2**20:,.1f} MiB of history, "
+    for estimate in planning.estimate(units, history):
+        seconds += estimate.seconds
+        size = "" if estimate.bytes is None else f"{estimate.bytes / 2**20:,.1f} MiB of history, "
         print(
-            f"{each.exchange}: {each.units} units, {each.minutes:,} minutes, about {size}"
-            f"{each.events:,} events, by {each.probed} of its minutes"
+            f"{estimate.exchange}: {estimate.units} units, {estimate.minutes:,} minutes, about "
+            f"{size}{estimate.events:,} events, by {estimate.probed} of its minutes"
         )
     print(
         f"{len(units)} units; replaying them takes about {duration(seconds / tasks)} on {tasks} "
@@ -116,7 +121,7 @@ def _root(config: BackfillConfig, buses: BusesConfig) -> str:
         raise ConfigError(
             buses.flag("manifest"),
             None,
-            "is needed without --to-tables: it is written down there what was sent",
+            "is needed without --to-tables: the folder for the list of what was sent",
         )
     if config.to_tables and buses.manifest is not None:
         raise ConfigError(
@@ -126,16 +131,16 @@ def _root(config: BackfillConfig, buses: BusesConfig) -> str:
 
 
 def _buses(loaded: Loaded) -> dict[str, BusConfig]:
-    """Give the settings of the buses that are asked for; raises ConfigError."""
-    found: dict[str, BusConfig] = {}
+    """Return the settings of the buses of --to-bus; raise ConfigError if one lacks a flag."""
+    configs: dict[str, BusConfig] = {}
     for name in loaded[BusesConfig].to_bus:
         kind = BUSES[name].config_type
-        found[name] = loaded[kind]
-        if not found[name].enabled:
-            flags = " and ".join(kind.flag(each) for each in kind.needs)
+        configs[name] = loaded[kind]
+        if not configs[name].enabled:
+            flags = " and ".join(kind.flag(field) for field in kind.needs)
             raise ConfigError("--to-bus", name, f"needs {flags}")
-        found[name].expect_client()
-    return found
+        configs[name].expect_client()
+    return configs
 
 
 def _replays(config: BackfillConfig) -> list[ReplayNormalizedOptions]:
@@ -152,16 +157,17 @@ def _replays(config: BackfillConfig) -> list[ReplayNormalizedOptions]:
     )
 
 
-def _show_there(
+def _print_existing(
     replays: Sequence[ReplayNormalizedOptions], units: Sequence[Unit], where: str = ""
 ) -> None:
-    wanted = {(unit.exchange, unit.day) for unit in plan(replays)}
-    there = wanted - {(unit.exchange, unit.day) for unit in units}
-    if there:
-        print(f"{len(there)} of {len(wanted)} days are there already{where}")
+    requested = {(unit.exchange, unit.day) for unit in plan(replays)}
+    existing = requested - {(unit.exchange, unit.day) for unit in units}
+    if existing:
+        print(f"{len(existing)} of {len(requested)} days are there already{where}")
 
 
-def _show(report: "Report", rejects: str) -> bool:
+def _print_report(report: "Report", rejects: str) -> bool:
+    """Print the totals and the days that failed; return whether there are any of these."""
     print(
         f"{len(report.finished)} days, {report.events:,} events, {report.rejected:,} {rejects}, "
         f"{report.seconds:.0f} s, {report.events / report.seconds:,.0f} events/s"
@@ -174,7 +180,7 @@ def _show(report: "Report", rejects: str) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person would say them: `59 s`, `1 min 01 s`, `2 h 02 min`."""
+    """Return seconds as text: `59 s`, `1 min 01 s`, `2 h 02 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -183,7 +189,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _show_progress(progress: "Progress") -> None:
+def _print_progress(progress: "Progress") -> None:
     rate = progress.events / max(progress.seconds, 1e-3)
     print(
         f"{progress.done}/{progress.total} days done ({progress.unit.exchange} "

@@ -1,4 +1,4 @@
-"""`tardis-machine bronze`: normalized NDJSON to Bronze envelopes and back, in a pipe."""
+"""`tardis-machine bronze`: a pipe from normalized NDJSON to Bronze envelopes, and back."""
 
 import argparse
 import sys
@@ -45,8 +45,8 @@ Examples:
   # event ids and positions
   tardis-machine bronze decode --envelope < trades.bronze | jq -c '[.position,.eventId]'
 
-A line or envelope that is not right is reported with its position, and the others go on.
-Exit code: 0 when all went well, 1 when something was reported, 2 for a wrong flag."""
+An invalid line or envelope is reported with its position; the others are converted.
+Exit code: 0 if nothing was reported, else 1; 2 for an invalid flag."""
 
 _ENCODE_EPILOG: Final = """\
 Example:
@@ -57,15 +57,15 @@ Example:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `encode` or `decode`."""
-    given = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace, BufferedReader, BufferedWriter], int] = given.run
+    """Run `encode` or `decode`; return the exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace, BufferedReader, BufferedWriter], int] = options.run
     try:
         with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
-            code = run(given, source, sink)
+            code = run(options, source, sink)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except OSError as error:  # a full disk, or no stream at all
+    except OSError as error:  # a full disk, or a closed stream
         print(f"tardis-machine bronze: {error.strerror}", file=sys.stderr)
         return 1
     return code
@@ -143,7 +143,7 @@ def _entry(text: str) -> tuple[str, str]:
 
 
 class _Reports:
-    """Says what was not right, but not a million times."""
+    """The errors of a run, of which the first 20 are printed."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -155,6 +155,7 @@ class _Reports:
             self._print(f"{where}: {error}")
 
     def exit_code(self) -> int:
+        """Print how many errors were left out; return 1 if there was any, else 0."""
         if self.count > _REPORTED:
             self._print(f"and {self.count - _REPORTED} more, {self.count} in all")
         return 1 if self.count else 0
@@ -164,27 +165,27 @@ class _Reports:
 
 
 def _chunks(source: BufferedReader, sink: BufferedWriter) -> Iterator[bytes]:
-    """Read what is there, and never wait for more while the reader waits for what was made."""
+    """Yield input as it arrives; flush the output before waiting for more input."""
     while chunk := source.read1(_CHUNK):
         yield chunk
         sink.flush()
 
 
-def _encode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
+def _encode(options: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
     reports = _Reports("encode")
     context = Context(
-        source=given.source,
-        producer_id=given.producer_id,
-        origin=Origin[given.origin.upper()],
-        ingest_us=given.ingest_time,
-        meta=dict(given.meta),
-        **{name: getattr(given, name) for name in REQUEST_META},
+        source=options.source,
+        producer_id=options.producer_id,
+        origin=Origin[options.origin.upper()],
+        ingest_us=options.ingest_time,
+        meta=dict(options.meta),
+        **{name: getattr(options, name) for name in REQUEST_META},
     )
     encoder = Encoder(context)
     position = lines = 0
     try:
         for batch in batches(_chunks(source, sink)):
-            if given.ingest_time is None:
+            if options.ingest_time is None:
                 encoder.context = msgspec.structs.replace(context, ingest_us=time.time_ns() // 1000)
             results = encoder.encode_lines(batch, position)
             envelopes = []
@@ -203,14 +204,14 @@ def _encode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWri
 
 
 def _line_number(batch: bytes, message: int) -> int:
-    """Count the lines up to a message; empty ones are no messages, but lines."""
+    """Return the line (from 1) of a message (from 0): empty lines are lines, but no messages."""
     numbers = (n for n, line in enumerate(batch.split(b"\n"), 1) if line and not line.isspace())
     return next(number for index, number in enumerate(numbers) if index == message)
 
 
-def _decode(given: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
+def _decode(options: argparse.Namespace, source: BufferedReader, sink: BufferedWriter) -> int:
     reports = _Reports("decode")
-    write_one = _envelope_line if given.envelope else _message_line
+    write_one = _envelope_line if options.envelope else _message_line
     record = 0
     frames = read_frames(_chunks(source, sink))
     try:
@@ -229,6 +230,7 @@ def _message_line(decoded: Decoded) -> bytes:
 
 
 def _envelope_line(decoded: Decoded) -> bytes:
+    """Return an envelope as a line of JSON, without the fields that are not known."""
     message, envelope = decoded
     context = envelope.context
     named = {name: getattr(context, name) for name in REQUEST_META}

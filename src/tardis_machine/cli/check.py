@@ -1,4 +1,4 @@
-"""`tardis-machine check`: reach the API and every bus that is configured, and send nothing."""
+"""`tardis-machine check`: a connection test of the API and every configured bus."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -31,43 +31,46 @@ _TIMEOUT_S: Final = 10.0
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Check everything; trouble with one part does not keep the others from being checked."""
+    """Check the configuration, the API and every configured bus; return 1 if one failed, else 0."""
     try:
         loaded = load(
             sections(), arguments, environ, prog=_PROG, description=_DESCRIPTION, epilog=_EPILOG
         )
         loaded[ServerConfig].expect_guard(ServerConfig.flag)
     except ConfigError as error:
-        _say("fail", "config", str(error))
+        _print_line("fail", "config", str(error))
         return 1
-    _say("ok", "config", "valid")
+    _print_line("ok", "config", "valid")
     for warning in loaded.warnings:
-        _say("warn", "config", warning)
+        _print_line("warn", "config", warning)
     failures = 0
     try:
-        _say("ok", "api", _reach_api(loaded[HistoryConfig]))
+        _print_line("ok", "api", _reach_api(loaded[HistoryConfig]))
     except _ApiError as error:
         failures += 1
-        _say("fail", "api", str(error))
+        _print_line("fail", "api", str(error))
     for name, bus in BUSES.items():
         config = loaded[bus.config_type]
         if not config.enabled:
             continue
         try:
             config.expect_client()
-            _say("ok", name, bus(config).check())
+            _print_line("ok", name, bus(config).check())
         except TardisMachineError as error:
             failures += 1
-            _say("fail", name, str(error).removeprefix(name).lstrip(": "))
+            _print_line("fail", name, str(error).removeprefix(name).lstrip(": "))
     return 1 if failures else 0
 
 
 class _ApiError(TardisMachineError):
-    """The historical API cannot be used as configured."""
+    """An API that cannot be reached, or that refuses the request."""
 
 
 def _reach_api(config: HistoryConfig) -> str:
-    """Ask for a minute that is free for everybody, and hang up when the answer begins."""
+    """Request a minute that needs no key, and close at the response's status.
+
+    Return the text of the report; raise _ApiError for another status than 200.
+    """
     if config.sample_data:
         return "not needed, the synthetic sample data is served"
     shown = without_password(config.endpoint)
@@ -76,18 +79,18 @@ def _reach_api(config: HistoryConfig) -> str:
         headers["Authorization"] = f"Bearer {config.api_key}"
     with pool_manager(config.endpoint, retries=False, timeout=_TIMEOUT_S) as pool:
         try:
-            answer = pool.request(
+            response = pool.request(
                 "GET", config.endpoint + _FREE_MINUTE, headers=headers, preload_content=False
             )
         except urllib3.exceptions.HTTPError as error:
             raise _ApiError(f"{shown} cannot be reached: {error}") from None
-        answer.close()
-    if answer.status == 401:
+        response.close()
+    if response.status == 401:
         raise _ApiError(f"{shown} refuses the key of --api-key")
-    if answer.status != 200:
-        raise _ApiError(f"{shown} answers with status {answer.status}")
+    if response.status != 200:
+        raise _ApiError(f"{shown} answers with status {response.status}")
     return f"{shown}, {'with a key' if config.api_key else 'without a key'}"
 
 
-def _say(verdict: str, part: str, text: str) -> None:
+def _print_line(verdict: str, part: str, text: str) -> None:
     print(f"{verdict:<5} {part:<8} {' '.join(text.split())}", flush=True)

@@ -1,4 +1,4 @@
-"""`tardis-machine config`: the configuration in force, and where each value came from."""
+"""`tardis-machine config`: the configuration in force, and the origin of each value."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def page() -> str:
 
 
 def sections() -> tuple[type[Section], ...]:
-    """Every section of the server's configuration, in the order they are shown."""
+    """Return the sections of the server's configuration in the order of the documentation."""
     buses = (bus.config_type for bus in BUSES.values())
     return (
         ServerConfig,
@@ -57,9 +57,9 @@ def sections() -> tuple[type[Section], ...]:
     )
 
 
-def others() -> tuple[type[Section], ...]:
-    """Give the sections of the lake's commands: one file may configure them as well."""
-    from tardis_machine.lake import config as lake  # noqa: PLC0415 - what only a file needs
+def lake_sections() -> tuple[type[Section], ...]:
+    """Return the sections of the lake's commands, which a server's file may contain as well."""
+    from tardis_machine.lake import config as lake  # noqa: PLC0415 - not needed by every command
     from tardis_machine.lake import gold_config  # noqa: PLC0415
 
     return (
@@ -76,7 +76,7 @@ def others() -> tuple[type[Section], ...]:
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Print the configuration."""
+    """Print the configuration in force, or the page that documents it."""
     own = {"--json", "--markdown", "--set"}
     chosen = own.intersection(arguments)
     rest = [argument for argument in arguments if argument not in own]
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         prog=_PROG,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        also=others(),
+        also=lake_sections(),
     )
     if "--json" in chosen:
         shown = {

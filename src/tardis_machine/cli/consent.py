@@ -1,4 +1,4 @@
-"""Consent to what deletes or replaces rows: asked for on a terminal, else given by `--yes`."""
+"""Confirmation of commands that delete or replace rows: on the terminal, or by `--yes`."""
 
 import shlex
 import sys
@@ -12,10 +12,9 @@ _HIDDEN: Final = "..."
 
 
 def expect_terminal(command: Sequence[str], sections: Iterable[type[Section]]) -> None:
-    """Refuse to run a command that has to ask without a terminal to ask on.
+    """Raise ConfigError if there is no terminal to ask on; its text has the command with `--yes`.
 
-    Raises:
-        ConfigError: there is no terminal. It names `--yes` and the command that has it.
+    Values of flags that may hold secrets are left out of that command.
     """
     if _is_terminal():
         return
@@ -34,8 +33,8 @@ def expect_terminal(command: Sequence[str], sections: Iterable[type[Section]]) -
     )
 
 
-def consented(question: str) -> bool:
-    """Ask on the terminal; anything but `y` or `yes` is a no."""
+def confirm(question: str) -> bool:
+    """Ask a question on the terminal; return whether the answer is `y` or `yes`."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() in {"y", "yes"}:
         return True
@@ -44,12 +43,12 @@ def consented(question: str) -> bool:
 
 
 def _is_terminal() -> bool:
-    # Without one of them the question is not seen, or not answered. A daemon may have neither.
+    # The question is written to stderr, the answer read from stdin. Both are None in a daemon.
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def _without_values(command: Iterable[str], hidden: set[str]) -> Iterator[str]:
-    """Yield the words of a command, without the values of flags that may hold secrets."""
+    """Yield the words of a command, with `...` for the values of the flags in `hidden`."""
     is_value = False
     for word in command:
         flag, equals, _ = word.partition("=")

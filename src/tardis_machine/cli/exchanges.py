@@ -1,4 +1,4 @@
-"""`tardis-machine exchanges`: what is there of each, since when, and from which channels."""
+"""`tardis-machine exchanges`: the data types of each exchange and the channels they come from."""
 
 import argparse
 import difflib
@@ -35,8 +35,8 @@ is *history only*: a live request is refused, unless
 _ERAS: Final = """
 ## Types whose channels changed
 
-Where an exchange changed its messages, each time has the channels of its own; a replay across such
-a date reads both.
+An exchange that changed its messages has other channels before that date than after it. A replay
+across the date reads both.
 
 | exchange | type | until (UTC) | channels |
 |---|---|---|---|
@@ -44,7 +44,7 @@ a date reads both.
 
 
 class UnknownNameError(TardisMachineError):
-    """A name that no exchange has."""
+    """A name that is not an exchange of Tardis.dev."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,62 +56,62 @@ class UnknownNameError(TardisMachineError):
 def page() -> str:
     """Return the page that documents every exchange."""
     rows = [
-        f"| {each.name} | {', '.join(f'`{t}`' for t in each.data_types())} "
-        f"| {_live(each)} | {_yes(each.subscriptions)} |"
-        for each in _all()
+        f"| {exchange.name} | {', '.join(f'`{t}`' for t in exchange.data_types())} "
+        f"| {_live(exchange)} | {_yes_or_no(exchange.subscriptions)} |"
+        for exchange in _exchanges()
     ]
     changes = [
-        f"| {each.name} | `{data_type}` | {until or 'now'} | {', '.join(channels)} |"
-        for each in _all()
-        for data_type, eras in each.types.items()
+        f"| {exchange.name} | `{data_type}` | {until or 'now'} | {', '.join(channels)} |"
+        for exchange in _exchanges()
+        for data_type, eras in exchange.types.items()
         if len(eras) > 1
-        for until, channels in _eras(each, data_type)
+        for until, channels in _eras(exchange, data_type)
     ]
     return _PAGE + "\n".join(rows) + "\n" + _ERAS + "\n".join(changes) + "\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the list, or all about one exchange."""
+    """Print the list of exchanges, or the details of one."""
     parser = argparse.ArgumentParser(
         prog="tardis-machine exchanges",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="?", help="tell everything about this one")
+    parser.add_argument("name", nargs="?", help="print the details of this exchange")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--markdown", action="store_true", help="the page docs/exchanges.md")
-    given = parser.parse_args(arguments)
-    if given.markdown:
+    options = parser.parse_args(arguments)
+    if options.markdown:
         print(page(), end="")
         return 0
-    if given.name is not None and given.name not in catalog.names():
-        raise UnknownNameError(given.name)
-    chosen = catalog.names() if given.name is None else (given.name,)
-    if given.json:
+    if options.name is not None and options.name not in catalog.names():
+        raise UnknownNameError(options.name)
+    chosen = catalog.names() if options.name is None else (options.name,)
+    if options.json:
         print(json.dumps({name: _facts(name) for name in chosen}, indent=2))
-    elif given.name is None:
+    elif options.name is None:
         for name in chosen:
             print(f"{name:26} {_line(name)}")
     else:
-        print(_details(given.name))
+        print(_details(options.name))
     return 0
 
 
-def _all() -> Iterator[Exchange]:
+def _exchanges() -> Iterator[Exchange]:
     return (exchanges.get(name) for name in sorted(exchanges.names()))
 
 
-def _yes(part: object) -> str:
-    return "yes" if part is not None else "no"
+def _yes_or_no(value: object) -> str:
+    return "yes" if value is not None else "no"
 
 
 def _live(exchange: Exchange) -> str:
-    return "history only" if exchange.closed else _yes(exchange.live)
+    return "history only" if exchange.closed else _yes_or_no(exchange.live)
 
 
 def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
-    """Return the end of each era, None for the present one, and its channels."""
+    """Yield the end (None: now) and the channels of each era of a data type, oldest first."""
     for era in exchange.types[data_type]:
         until = None if era.until is None else iso_ms(era.until // 1000)
         yield until, tuple(channel.name for channel in era.channels)
@@ -130,7 +130,7 @@ def _facts(name: str) -> dict[str, Any]:
     exchange = exchanges.get(name)
     types = {
         data_type: [
-            {"until": until, "channels": list(its)} for until, its in _eras(exchange, data_type)
+            {"until": until, "channels": list(names)} for until, names in _eras(exchange, data_type)
         ]
         for data_type in exchange.data_types()
     }

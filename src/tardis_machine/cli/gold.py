@@ -1,17 +1,14 @@
-"""The lake's commands around Gold: gold, quality, plot, register, drop-days."""
+"""`tardis-machine lake` commands on Gold: gold, quality, plot, register, drop-days."""
 
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tardis_machine.cli.consent import consented
-from tardis_machine.cli.tables import Command, asked_times, open_filled, open_tables
+from tardis_machine.cli.consent import confirm
+from tardis_machine.cli.tables import Command, open_existing, open_tables, time_range
 from tardis_machine.config import ConfigError, Loaded
 from tardis_machine.lake.errors import LakeError
 from tardis_machine.lake.gold_config import (
@@ -22,6 +19,7 @@ from tardis_machine.lake.gold_config import (
     QualityConfig,
     RegisterConfig,
 )
+from tardis_machine.signals import stop_event
 
 if TYPE_CHECKING:
     from tardis_machine.lake.gold.refresh import Refreshed, Wanted
@@ -35,20 +33,20 @@ def _gold(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake.gold.refresh import refresh  # noqa: PLC0415 - needs the extra
 
     config = loaded[GoldConfig]
-    wanted = _wanted(config)
+    requested = _requested(config)
     tables = open_tables(loaded, config.tables)
     if not config.every_s:
-        refresh(tables, wanted, _show_refreshed)
+        refresh(tables, requested, _print_refreshed)
         return 0
-    with _stopping() as stop:
+    with stop_event() as stop:
         while not stop.is_set():
-            refresh(tables, wanted, _show_refreshed)
+            refresh(tables, requested, _print_refreshed)
             stop.wait(config.every_s)
     return 0
 
 
-def _wanted(config: GoldConfig) -> "list[Wanted]":
-    """Give the tables that are asked for, each with its variants."""
+def _requested(config: GoldConfig) -> "list[Wanted]":
+    """Return the tables of --only (default: all) with each of their variants."""
     from tardis_machine.lake.gold import GOLD  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.gold.refresh import Wanted  # noqa: PLC0415
 
@@ -79,15 +77,15 @@ def _quality(loaded: Loaded, _: Sequence[str]) -> int:
     span = _span(config)
     if config.picture:
         plot.matplotlib()
-    tables = open_filled(loaded, config)
+    tables = open_existing(loaded, config)
     if not tables.exists(QUALITY.table):
         raise LakeError(
             f"there is no table {tables.path(QUALITY.table)} yet: `lake gold --tables "
             f"{shlex.quote(config.tables)}` makes it from Silver"
         )
     print("\n".join(report.summary(tables, span, config.limit)))
-    for each in report.broken(tables, span):
-        print(f"disconnects: {each.exchange} {each.disconnects:,} ({each.origin})")
+    for count in report.broken(tables, span):
+        print(f"disconnects: {count.exchange} {count.disconnects:,} ({count.origin})")
     missing = report.missing(manifest.finished(tables), span)
     for unit in missing[: config.limit]:
         print(f"missing: {unit}")
@@ -123,13 +121,13 @@ def _register(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake import catalog  # noqa: PLC0415 - needs the extra
 
     config = loaded[RegisterConfig]
-    tables = open_filled(loaded, config, **_HIVE)
+    tables = open_existing(loaded, config, **_HIVE)
     for name in catalog.register(tables, config.database):
         print(name)
     if not catalog.is_lasting(tables):
         print(
-            "the catalog of this session is in memory, and ends with it: "
-            "--spark spark.sql.catalogImplementation=hive has a lasting one",
+            "the catalog is lost when this session ends, since it is in memory: "
+            "--spark spark.sql.catalogImplementation=hive keeps it",
             file=sys.stderr,
         )
     return 0
@@ -140,55 +138,41 @@ def _drop_days(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[DropDaysConfig]
     first_kept = config.first_kept(datetime.now(UTC).date())
-    tables = open_filled(loaded, config)
+    tables = open_existing(loaded, config)
     drop = partial(drop_days, tables, config.layers, first_kept, config.exchange)
     if config.dry_run or not config.yes:
-        found = drop(dry_run=True)
-        _show_dropped(found, "would lose")
-        if config.dry_run or not found:
+        planned = drop(dry_run=True)
+        _print_dropped(planned, "would lose")
+        if config.dry_run or not planned:
             return 0
-        if not consented("Drop these days?"):
+        if not confirm("Drop these days?"):
             return 1
     dropped = drop()
-    _show_dropped(dropped, "lost")
+    _print_dropped(dropped, "lost")
     if dropped:
         print("`lake maintain --vacuum` deletes their files when they are a week old")
     return 0
 
 
-def _show_dropped(dropped: "Sequence[Dropped]", verb: str) -> None:
-    for each in dropped:
-        print(f"{each.table} {verb} {each.days:,} days of exchanges, {each.first} to {each.last}")
+def _print_dropped(dropped: "Sequence[Dropped]", verb: str) -> None:
+    for table in dropped:
+        print(
+            f"{table.table} {verb} {table.days:,} days of exchanges, {table.first} to {table.last}"
+        )
 
 
 def _span(config: DaysConfig) -> "Span":
     from tardis_machine.lake.gold.report import Span  # noqa: PLC0415 - needs the extra
 
-    return Span(config.exchange, *asked_times(config))
+    return Span(config.exchange, *time_range(config))
 
 
-def _show_refreshed(outcome: "Refreshed") -> None:
+def _print_refreshed(outcome: "Refreshed") -> None:
     print(
         f"{outcome.wanted.made:<32}{outcome.days:>6,} days {outcome.rows:>12,} rows "
         f"{outcome.seconds:>7.1f} s",
         flush=True,
     )
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Give an event that a signal sets."""
-    stop = threading.Event()
-
-    def note(*_: Any) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 COMMANDS: Final[dict[str, Command]] = {

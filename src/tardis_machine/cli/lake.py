@@ -3,19 +3,17 @@
 import logging
 import os
 import shlex
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tardis_machine import log as logs
 from tardis_machine.cli import gold
 from tardis_machine.cli.config import sections as server_sections
-from tardis_machine.cli.consent import consented, expect_terminal
-from tardis_machine.cli.tables import Command, asked_times, expect_some, open_filled, open_tables
+from tardis_machine.cli.consent import confirm, expect_terminal
+from tardis_machine.cli.tables import Command, expect_tables, open_existing, open_tables, time_range
 from tardis_machine.config import ConfigError, Loaded, load, options
 from tardis_machine.extras import require
 from tardis_machine.history import claim_cache_dir
@@ -35,6 +33,7 @@ from tardis_machine.lake.sinks.config import BusesConfig
 from tardis_machine.lake.sources import STREAMS
 from tardis_machine.publish.buses import BUSES
 from tardis_machine.publish.config import PublishConfig
+from tardis_machine.signals import stop_event
 
 if TYPE_CHECKING:
     from tardis_machine.lake.rebuild import Part
@@ -50,64 +49,68 @@ _LISTENER_S: Final = 30.0
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Run one of the commands."""
-    given = list(arguments)
-    name = given.pop(0) if given and not given[0].startswith("-") else None
-    if name is None and given and given[0] in {"-h", "--help"}:
+    """Run the command that the first argument names; return its exit code."""
+    words = list(arguments)
+    name = words.pop(0) if words and not words[0].startswith("-") else None
+    if name is None and words and words[0] in {"-h", "--help"}:
         print(_usage())
         return 0
     if name not in COMMANDS:
-        first = f"a command comes before {given[0]}: " if name is None and given else ""
+        first = f"a command comes before {words[0]}: " if name is None and words else ""
         raise ConfigError("lake", name, f"{first}expected one of {', '.join(COMMANDS)}")
     command = COMMANDS[name]
-    positional = _taken(given) if command.arguments else []
-    own = (*command.sections, SparkConfig)
+    positional = _pop_positional(words) if command.arguments else []
+    sections = (*command.sections, SparkConfig)
     loaded = load(
-        own,
-        given,
+        sections,
+        words,
         environ,
         prog=f"{_PROG} {name}{command.arguments}",
         description=command.does,
         epilog=f"Example:\n  {command.example}",
-        also=[each for each in server_sections() if each not in own],
+        also=[section for section in server_sections() if section not in sections],
     )
     config = loaded[SparkConfig]
     logs.configure(config.log_format, debug=config.debug)
-    # Of a batch that fails it writes the stack, which is told in a line when the stream has ended.
+    # py4j logs the stack of a batch that failed. The command prints its reason in one line instead.
     logging.getLogger("py4j").setLevel(logging.WARNING if config.debug else logging.CRITICAL)
-    # It writes what is raised as well, with all of the JVM's stack.
+    # Spark logs each error that it raises, with the JVM's stack.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     for warning in loaded.warnings:
         log.warning(warning)
     if command.asks(loaded):
-        expect_terminal([*_PROG.split(), *arguments], own)
+        expect_terminal([*_PROG.split(), *arguments], sections)
     for module in ("pyspark", "pyarrow", "ptars"):
         require(module, extra="spark")
     if config.debug:
         return command.run(loaded, positional)
-    logging.getLogger().addFilter(_is_not_py4js)
-    with _told_in_a_line():
+    logging.getLogger().addFilter(_is_not_from_py4j)
+    with _spark_errors_in_one_line():
         return command.run(loaded, positional)
 
 
-def _taken(given: list[str]) -> list[str]:
-    """Take what a command is about from its arguments: it stands before its flags, or behind."""
-    if given and not given[0].startswith("-"):
-        return [given.pop(0)]
-    if len(given) < 2 or given[-1].startswith("-"):
+def _pop_positional(words: list[str]) -> list[str]:
+    """Remove and return the argument that is no flag (`TABLE`), before the flags or after them."""
+    if words and not words[0].startswith("-"):
+        return [words.pop(0)]
+    if len(words) < 2 or words[-1].startswith("-"):
         return []
-    flag, equals, _ = given[-2].partition("=")
-    return [] if flag.startswith("-") and not equals else [given.pop()]
+    flag, equals, _ = words[-2].partition("=")
+    return [] if flag.startswith("-") and not equals else [words.pop()]
 
 
-def _is_not_py4js(record: logging.LogRecord) -> bool:
-    """Leave out where in its code an interrupt met Py4J, which it does not log by its name."""
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """Return false for records of Py4J's gateway: its logs of an interrupt have a stack.
+
+    The root logger calls this for each record. The gateway logs to the root logger, so that the
+    level of the logger `py4j` does not apply.
+    """
     return record.module != "java_gateway"
 
 
 @contextmanager
-def _told_in_a_line() -> Iterator[None]:
-    """Say what Spark could not do without where in its code, and in this one, that was."""
+def _spark_errors_in_one_line() -> Iterator[None]:
+    """Raise LakeError with the reason of a Spark error, without the stacks of Python and JVM."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - needs the extra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -117,15 +120,17 @@ def _told_in_a_line() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        told = died(error) or f"Spark: {reason_of(error)}"
-        raise LakeError(f"{told} (--debug prints all of it)") from error
+        reason = died(error) or f"Spark: {reason_of(error)}"
+        raise LakeError(f"{reason} (--debug prints all of it)") from error
 
 
 def _backfill(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.cli import backfill  # noqa: PLC0415 - needs the extra
 
     return backfill.run(
-        loaded, partial(_tables_of_history, loaded), partial(_where, loaded[HistoryConfig])
+        loaded,
+        partial(_open_tables_for_replay, loaded),
+        partial(_source_options, loaded[HistoryConfig]),
     )
 
 
@@ -135,19 +140,19 @@ def _verify(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[VerifyConfig]
     _check_names(config.flag("exchange"), config.exchange, exchanges.names())
-    wanted = verify.Wanted(config.exchange, *asked_times(config))
-    tables = _tables_of_history(loaded, config.tables)
-    expect_some(tables, config)
+    wanted = verify.Wanted(config.exchange, *time_range(config))
+    tables = _open_tables_for_replay(loaded, config.tables)
+    expect_tables(tables, config)
     units = verify.units(manifest.finished(tables), wanted)
     differences = verify.verify(
-        tables, units, _where(loaded[HistoryConfig], tables), _show_verified
+        tables, units, _source_options(loaded[HistoryConfig], tables), _print_verified
     )
-    differing = [each for each in differences if not isinstance(each.expected, str)]
+    differing = [d for d in differences if not isinstance(d.expected, str)]
     failed = len(differences) - len(differing)
     also = f", {failed} could not be replayed" if failed else ""
     print(f"{len(units)} units compared, {len(differing)} data types differ{also}")
-    for each in differing:
-        print(f"redo: {each.command} --to-tables {shlex.quote(tables.root)}")
+    for difference in differing:
+        print(f"redo: {difference.command} --to-tables {shlex.quote(tables.root)}")
     return 1 if differences else 0
 
 
@@ -156,20 +161,20 @@ def _quarantine(loaded: Loaded, _: Sequence[str]) -> int:
     from tardis_machine.lake.release import release  # noqa: PLC0415
 
     config = loaded[QuarantineConfig]
-    tables = open_filled(loaded, config)
+    tables = open_existing(loaded, config)
     if config.release:
         outcome = release(tables)
         print(f"{outcome.released:,} released, {outcome.left:,} left")
         for exchange, day in outcome.redo:
             print(f"lines of {exchange} {day} come in by `lake backfill --force --yes` of that day")
         return 0
-    held = quarantine.held(tables)
-    print(f"{sum(each.records for each in held):,} records in quarantine")
-    for each in held[: config.limit]:
-        where = f"{each.exchange or ''} {each.day or ''}".strip()
-        print(f"{each.records:>10,}  {each.stage:<10} {where:<24} {each.reason}")
-    if len(held) > config.limit:
-        print(f"and {len(held) - config.limit} more reasons: --limit")
+    groups = quarantine.held(tables)
+    print(f"{sum(group.records for group in groups):,} records in quarantine")
+    for group in groups[: config.limit]:
+        where = f"{group.exchange or ''} {group.day or ''}".strip()
+        print(f"{group.records:>10,}  {group.stage:<10} {where:<24} {group.reason}")
+    if len(groups) > config.limit:
+        print(f"and {len(groups) - config.limit} more reasons: --limit")
     return 0
 
 
@@ -212,8 +217,8 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
         wrote=metrics.wrote,
     )
     try:
-        with _told_to_stop() as stopping:
-            keep(start, stopping, restarts=config.restarts, started_again=metrics.restarts.inc)
+        with stop_event() as stop:
+            keep(start, stop, restarts=config.restarts, started_again=metrics.restarts.inc)
     finally:
         metrics.wait_for_end(_LISTENER_S)
         tables.spark.streams.removeListener(listener)
@@ -232,9 +237,9 @@ def _silver(loaded: Loaded, _: Sequence[str]) -> int:
     if not tables.exists(EVENTS):
         print(f"there are no events in {tables.root} yet")
     else:
-        place = streaming.default_checkpoint(tables.root, "silver")
-        with _told_to_stop() as stopping:
-            keep(partial(streaming.start_silver, tables, place), stopping, restarts=0)
+        checkpoint = streaming.default_checkpoint(tables.root, "silver")
+        with stop_event() as stop:
+            keep(partial(streaming.start_silver, tables, checkpoint), stop, restarts=0)
     return 0
 
 
@@ -249,10 +254,10 @@ def _rebuild(tables: "Tables", config: SilverConfig) -> int:
         sorted(silver, key=lambda part: (part.table, part.exchange)),
         lambda part: (part.table, part.exchange),
     ):
-        own = list(group)
-        if days := [part for part in own if part.events]:
+        day_parts = list(group)
+        if days := [part for part in day_parts if part.events]:
             print(f"{table} {exchange}: {_days(days)} to rebuild")
-        if days := [part for part in own if part.lacking]:
+        if days := [part for part in day_parts if part.lacking]:
             rows = sum(part.lacking for part in days)
             print(
                 f"{table} {exchange}: {rows:,} rows that Bronze lacks to be {fate}, {_days(days)}"
@@ -260,7 +265,7 @@ def _rebuild(tables: "Tables", config: SilverConfig) -> int:
     if config.dry_run:
         print("Nothing was done.")
         return 0
-    if not config.yes and not consented("Rebuild these days?"):
+    if not config.yes and not confirm("Rebuild these days?"):
         return 1
     rebuild(tables, parts, drop_what_bronze_lacks=config.drop_what_bronze_lacks)
     return 0
@@ -296,7 +301,7 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[MaintainConfig]
     _check_names(config.flag("only"), config.only, list(TABLES))
-    tables = open_filled(loaded, config)
+    tables = open_existing(loaded, config)
     everything = not (config.compact or config.vacuum or config.statistics)
     for name, table in maintain.existing(tables, config.only).items():
         if config.compact or everything:
@@ -309,43 +314,46 @@ def _maintain(loaded: Loaded, _: Sequence[str]) -> int:
     return 0
 
 
-def _check_names(flag: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a name that there is not before Spark starts."""
+def _check_names(flag: str, names: Sequence[str], allowed: Sequence[str]) -> None:
+    """Raise ConfigError for a name that is not allowed; called before Spark starts."""
     for name in names:
-        if name not in known:
-            raise ConfigError(flag, name, f"expected one of {', '.join(known)}")
+        if name not in allowed:
+            raise ConfigError(flag, name, f"expected one of {', '.join(allowed)}")
 
 
-def _tables_of_history(loaded: Loaded, root: str) -> "Tables":
-    """Open the tables in a session whose executors can replay history."""
+def _open_tables_for_replay(loaded: Loaded, root: str) -> "Tables":
+    """Open the tables in a session that has the Spark data source `tardis`."""
     from tardis_machine.lake.sources import tardis  # noqa: PLC0415 - needs the extra
 
-    _export(loaded[HistoryConfig])
+    _export_secrets(loaded[HistoryConfig])
     tables = open_tables(loaded, root)
     tardis.register(tables.spark)
     return tables
 
 
-def _where(history: HistoryConfig, tables: "Tables") -> dict[str, str]:
-    """Tell the source where history is, and how much of it executors may keep."""
-    bound = history.cache_max_bytes
+def _source_options(history: HistoryConfig, tables: "Tables") -> dict[str, str]:
+    """Return the options of the data source `tardis`: endpoint, cache and the cache's limit.
+
+    On a cluster the cache is limited by default, since executors' disks may not be monitored.
+    """
+    cache_limit = history.cache_max_bytes
     master = tables.spark.conf.get("spark.master", None) or ""
     if master.startswith("local") and not history.sample_data:
-        # Refused here rather than by each task.
+        # An invalid directory fails here once, not in each task.
         claim_cache_dir(history.cache_dir, history.flag("cache_dir"))
-    if bound is None and not master.startswith("local"):
-        bound = _EXECUTOR_CACHE  # on a disk that nobody looks after
+    if cache_limit is None and not master.startswith("local"):
+        cache_limit = _EXECUTOR_CACHE
     return {
         **({"cacheDir": str(history.cache_dir)} if history.cache_dir else {}),
-        **({"cacheMaxBytes": str(bound)} if bound else {}),
+        **({"cacheMaxBytes": str(cache_limit)} if cache_limit else {}),
         **({"apiWaitS": str(history.api_wait_s)} if history.api_wait_s is not None else {}),
         "endpoint": history.endpoint,
         "sampleData": str(history.sample_data).lower(),
     }
 
 
-def _export(history: HistoryConfig) -> None:
-    """Leave secrets to the environment, which this machine's workers inherit."""
+def _export_secrets(history: HistoryConfig) -> None:
+    """Set the environment variables of secrets, which Spark's local workers inherit."""
     for option in options(HistoryConfig):
         value = getattr(history, option.name)
         if option.setting.secret and value is not None:
@@ -353,43 +361,26 @@ def _export(history: HistoryConfig) -> None:
             os.environ[option.variable] = value
 
 
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Give an event that a signal sets; what is half done then is done again later."""
-    stopping = threading.Event()
-
-    def stop(*_: Any) -> None:
-        stopping.set()
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _show_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
-    wrong = {each.data_type: each for each in differences}
+def _print_verified(unit: "Unit", differences: Sequence["Difference"]) -> None:
+    by_data_type = {difference.data_type: difference for difference in differences}
     for data_type in unit.data_types:
         where = f"{unit.exchange} {unit.start_text} to {unit.end_text} {data_type}"
-        if data_type not in wrong:
+        if data_type not in by_data_type:
             print(f"{where}: the same", flush=True)
             continue
-        held, expected = wrong[data_type].held, wrong[data_type].expected
+        stored, expected = by_data_type[data_type].held, by_data_type[data_type].expected
         if isinstance(expected, str):
             print(f"{where}: cannot be replayed: {expected}", flush=True)
-        elif isinstance(held, str):
-            print(f"{where}: cannot be read: {held}", flush=True)
+        elif isinstance(stored, str):
+            print(f"{where}: cannot be read: {stored}", flush=True)
         else:
-            same = " of other content" if held.rows == expected.rows else ""
-            print(f"{where}: {held.rows:,} rows{same}, {expected.rows:,} replayed", flush=True)
+            same = " of other content" if stored.rows == expected.rows else ""
+            print(f"{where}: {stored.rows:,} rows{same}, {expected.rows:,} replayed", flush=True)
 
 
 COMMANDS: Final[dict[str, Command]] = {
     "backfill": Command(
-        "Brings days of history into Bronze and Silver, or to buses; what is there already is left "
-        "out.",
+        "Writes days of history to Bronze and Silver, or sends them to buses; skips finished days.",
         (
             BackfillConfig,
             HistoryConfig,
@@ -403,7 +394,7 @@ COMMANDS: Final[dict[str, Command]] = {
         asks=lambda loaded: loaded[BackfillConfig].asks,
     ),
     "verify": Command(
-        "Compares what backfills have finished with a fresh replay, and says what to redo.",
+        "Compares finished backfills with a new replay, and prints the commands that repair them.",
         (VerifyConfig, HistoryConfig),
         _verify,
         "tardis-machine lake verify --tables /data/lake --exchange bitmex --from 2024-03-01",
@@ -416,14 +407,14 @@ COMMANDS: Final[dict[str, Command]] = {
         "\n    --kafka-topic bronze --to-tables /data/lake",
     ),
     "silver": Command(
-        "Brings what Bronze gained since the last time into Silver, or rebuilds it from Bronze.",
+        "Brings new events of Bronze into Silver, or rebuilds Silver from Bronze.",
         (SilverConfig,),
         _silver,
         "tardis-machine lake silver --tables /data/lake",
         asks=lambda loaded: loaded[SilverConfig].asks,
     ),
     "quarantine": Command(
-        "Lists what no table could take and why, or tries it again.",
+        "Lists records that no table could store, with the reason, or tries them again.",
         (QuarantineConfig,),
         _quarantine,
         "tardis-machine lake quarantine --tables /data/lake --release",

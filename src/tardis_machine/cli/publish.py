@@ -1,4 +1,4 @@
-"""`tardis-machine publish`: drain a journal left behind, or send dead letters again."""
+"""`tardis-machine publish`: drain the journal of a stopped server, or resend dead letters."""
 
 import logging
 import os
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 _PROG: Final = "tardis-machine publish"
 _DESCRIPTION: Final = """\
-Delivers what servers that are gone have left in a journal, then exits: with 0 if nothing is
-pending any more, else with 1. It tries until it is told to stop, or for --drain-timeout-s if that
-is given. With --dead-letters it sends dead letters again instead. Takes the server's flags,
-environment and file, so that the buses are configured as they were; buses that go elsewhere than
-they did when the messages were journalled are refused, unless --journal-adopt says so."""
+Delivers the messages that stopped servers have left in a journal, then exits: with 0 if none is
+pending, else with 1. It tries until a signal stops it, or for --drain-timeout-s if that is set.
+With --dead-letters it sends dead letters again instead. Takes the server's flags, environment and
+file. A bus whose destination has changed since the messages were journalled is refused, unless
+--journal-adopt is set."""
 _EPILOG: Final = """\
 Examples:
   tardis-machine publish --journal-dir /data/journal --kafka-brokers localhost:9092 \\
@@ -39,7 +39,7 @@ Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Section, title="This command"):
-    """What the server has no use for."""
+    """Settings of this command that the server does not have."""
 
     dead_letters: Path | None = setting(
         None, help="a file of dead letters, or a directory of them, to be sent again"
@@ -47,7 +47,7 @@ class Command(Section, title="This command"):
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Drain, or send again."""
+    """Drain the journal, or resend dead letters; return 1 if messages are left, else 0."""
     loaded = load(
         (Command, *sections()),
         arguments,
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     publish = loaded[PublishConfig]
     letters = loaded[Command].dead_letters
     if letters is not None:
-        return _send_again(letters, buses, publish)
+        return _resend(letters, buses, publish)
     path = loaded[JournalConfig].path
     if not path.is_dir():
         raise ConfigError(JournalConfig.flag("dir"), str(path), "expected a journal that exists")
@@ -81,21 +81,21 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     return _drain(path, buses, publish, timeout_s, adopt=loaded[JournalConfig].adopt)
 
 
-def _send_again(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
+def _resend(path: Path, buses: Mapping[str, BusConfig], config: PublishConfig) -> int:
     left = 0
     try:
-        for found in resend(path, buses, config):
-            log.info("dead letters sent again", extra=found.counts())
-            left += found.left
+        for result in resend(path, buses, config):
+            log.info("dead letters sent again", extra=result.counts())
+            left += result.left
     except OSError as error:
-        raise _unfit(Command.flag("dead_letters"), path, error) from error
+        raise _unusable(Command.flag("dead_letters"), path, error) from error
     return 1 if left else 0
 
 
-def _unfit(flag: str, path: Path, error: OSError) -> ConfigError:
-    """Say what a directory is refused for that others own, or that is read-only."""
+def _unusable(flag: str, path: Path, error: OSError) -> ConfigError:
+    """Return the error about a directory that this user cannot read and write."""
     reason = error.strerror or str(error)
-    return ConfigError(flag, str(path), f"expected what can be read and written: {reason}")
+    return ConfigError(flag, str(path), f"cannot be read and written: {reason}")
 
 
 def _drain(
@@ -107,19 +107,19 @@ def _drain(
     adopt: bool,
 ) -> int:
     tune()
-    told = threading.Event()
+    stop = threading.Event()
     for number in stop_signals():
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     try:
-        snapshot = drain_directory(Directory(path), buses, config, timeout_s, told, adopt=adopt)
+        snapshot = drain_directory(Directory(path), buses, config, timeout_s, stop, adopt=adopt)
     except BoundError as error:
         raise ConfigError(JournalConfig.flag("dir"), str(path), error.reason) from error
     except OSError as error:
-        raise _unfit(JournalConfig.flag("dir"), path, error) from error
+        raise _unusable(JournalConfig.flag("dir"), path, error) from error
     for name, bus in snapshot.buses.items():
         log.info("drained", extra={"bus": name, **bus.ended.counts()})
     if snapshot.left:
         log.warning("messages are kept in the journal", extra={"pending": snapshot.left})
         logging.shutdown()
-        os._exit(1)  # a bus that did not let go in time must not keep the process
+        os._exit(1)  # a bus client that did not close in time would delay the exit
     return 0

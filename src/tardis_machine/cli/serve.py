@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tardis_machine import log as logs
-from tardis_machine.cli.config import others, sections
+from tardis_machine.cli.config import lake_sections, sections
 from tardis_machine.config import ConfigError, Loaded, load
 from tardis_machine.engine.choice import kernel
 from tardis_machine.history.settings import HistoryConfig
@@ -45,14 +45,14 @@ Examples:
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
-    """Run the server until it is told to stop."""
+    """Run the server until a signal stops it; return 1 if messages for a bus are pending."""
     loaded = load(
         sections(),
         arguments,
         environ,
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        also=others(),
+        also=lake_sections(),
     )
     config = loaded[ServerConfig]
     logs.configure(config.log_format, debug=config.debug)
@@ -62,16 +62,16 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     config.expect_guard(config.flag)
     publishes = any(loaded[bus.config_type].enabled for bus in BUSES.values())
     if not publishes:
-        _tell_what_waits(loaded[JournalConfig])
+        _warn_about_pending_messages(loaded[JournalConfig])
     history = loaded[HistoryConfig]
-    # What cannot be served is refused before a port is taken.
+    # Settings that the server cannot use are refused before it listens.
     kernel()
-    machine(loaded, history)
+    make_server(loaded, history)
     sockets = listen(config.host, config.port)
     if not config.cluster_mode:
         return _run(loaded, history, sockets)
-    # Once, not by each process: directories are checked and, if that is asked for, the cache is
-    # emptied. A process that is started anew would empty it under the others.
+    # This process checks the directories and, with --clear-cache, empties the cache. A worker that
+    # restarts would empty it while other workers use it.
     open_history(history).close()
     if publishes:
         loaded[PublishConfig].claim_dead_letters(loaded[JournalConfig].claim())
@@ -83,22 +83,22 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     )
 
 
-def _tell_what_waits(config: JournalConfig) -> None:
-    """Say what was left for buses, of which none is configured any more."""
+def _warn_about_pending_messages(config: JournalConfig) -> None:
+    """Log how many messages are left in the journal for each bus, since no bus is configured."""
     left: Counter[str] = Counter()
-    # It is not used, so it may be as it likes.
+    # This server does not use the journal: one that cannot be read is no reason to stop.
     with contextlib.suppress(OSError, ConfigError):
-        for each in Directory(config.path).logs():
-            if each.finished() and each.readable():
-                left.update({bus: each.pending(bus) for bus in each.buses()})
+        for journal_log in Directory(config.path).logs():
+            if journal_log.finished() and journal_log.readable():
+                left.update({bus: journal_log.pending(bus) for bus in journal_log.buses()})
     for bus, count in left.items():
         if count:
             extra = {"bus": bus, "messages": count, "journal": str(config.path)}
             log.warning("messages wait in the journal, and no bus is configured", extra=extra)
 
 
-def machine(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
-    """Make the server of a configuration."""
+def make_server(loaded: Loaded, history: HistoryConfig) -> TardisMachine:
+    """Return a server with the sections of a configuration; it is not started."""
     buses = {}
     for name, bus in BUSES.items():
         config = loaded[bus.config_type]
@@ -129,16 +129,17 @@ def _run(
 async def _serve(
     loaded: Loaded, history: HistoryConfig, sockets: Sockets, worker: Worker | None
 ) -> int:
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in stop_signals():
-        loop.add_signal_handler(number, told.set)
-    server = machine(loaded, history)
+        loop.add_signal_handler(number, stop.set)
+    server = make_server(loaded, history)
     cluster_metrics = None if worker is None else ClusterMetrics(worker, server.metrics)
     await server.start(sockets=sockets, cluster_metrics=cluster_metrics)
-    # What is there by now stays: to look for cycles in it would hold every client up for 14 ms.
+    # Objects of the start live until the exit. A garbage collection that scans them would delay
+    # every client by 14 ms.
     gc.freeze()
-    await told.wait()
+    await stop.wait()
     log.info("stopping")
     report = await server.stop()
     if report is None:

@@ -1,13 +1,13 @@
-"""The lake's commands for spark-submit, which takes a file: `spark-submit submit.py backfill …`."""
+"""`tardis-machine lake` as a file for spark-submit: `spark-submit submit.py backfill …`."""
 
 import sys
 from pathlib import Path
 
-# Python puts the folder of the file it runs first, where this package's own modules would hide
-# others of their names.
-sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
+# Python puts this folder first in sys.path. Its modules would hide others of the same name.
+_FOLDER = Path(__file__).resolve().parent
+sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != _FOLDER]
 
-from tardis_machine.cli import main  # noqa: E402 - found only then
+from tardis_machine.cli import main  # noqa: E402 - after sys.path is set
 
 if __name__ == "__main__":
     sys.exit(main(["lake", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""What a command on the tables is, and how it opens them."""
+"""Declaration of the lake's commands, and how they open tables."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,7 +16,12 @@ _CATALOG: Final = "spark.sql.catalogImplementation"
 
 
 class Command(NamedTuple):
-    """One of the lake's commands."""
+    """A command of `tardis-machine lake`.
+
+    `main` calls `run` once, with the configuration and the arguments that are no flags, after the
+    settings are valid and the extra is installed. `run` returns the exit code. An error that it
+    raises is printed in a line; the exit code is 1 then.
+    """
 
     does: str
     sections: tuple[type[Section], ...]
@@ -24,28 +29,31 @@ class Command(NamedTuple):
     example: str
     arguments: str = ""
     asks: Callable[[Loaded], bool] = lambda _: False
-    """Whether it deletes or replaces rows with these settings, and `--yes` is not among them."""
+    """Whether the command has to ask, since it deletes or replaces rows and lacks `--yes`."""
 
 
 def open_tables(loaded: Loaded, root: str, **settings: str) -> "Tables":
-    """Open the tables in a session as the flags say; `settings` are defaults of the command."""
+    """Start a Spark session and open the tables; --spark overrides the command's `settings`."""
     from tardis_machine.lake.session import on_s3, session  # noqa: PLC0415 - needs the extra
     from tardis_machine.lake.tables import EVENTS, Tables  # noqa: PLC0415
 
     config = loaded[SparkConfig]
     chosen = {**settings, **config.spark}
     if _CATALOG not in chosen:
-        # Made as Spark starts, else where the command runs, and left there empty.
+        # Spark creates this folder at its start, by default in the working directory.
         chosen.setdefault("spark.sql.warehouse.dir", f"file://{tempfile.gettempdir()}")
     spark = session(master=config.master, settings=chosen, s3=on_s3(root))
     tables = Tables(spark, root)
     if is_url(root):
-        tables.exists(EVENTS)  # raises where there can be none
+        tables.exists(EVENTS)  # raises if the URL cannot be read
     return tables
 
 
-def asked_times(config: VerifyConfig | DaysConfig) -> tuple[int | None, int | None]:
-    """Read --from and --to, either of which may be left out; raises ConfigError."""
+def time_range(config: VerifyConfig | DaysConfig) -> tuple[int | None, int | None]:
+    """Return --from and --to in microseconds, or None for one that is not set.
+
+    Raise ConfigError if one is not a time, or --to is not after --from.
+    """
     start, end = (
         _time(config.flag(name), getattr(config, name)) if getattr(config, name) else None
         for name in ("from_", "to")
@@ -70,18 +78,18 @@ def _time(flag: str, text: str) -> int:
         ) from None
 
 
-def open_filled(loaded: Loaded, config: TablesConfig, **settings: str) -> "Tables":
-    """Open tables of which there are some; raises ConfigError.
+def open_existing(loaded: Loaded, config: TablesConfig, **settings: str) -> "Tables":
+    """Open tables that exist; raise ConfigError if the folder or URL has none.
 
-    For commands that begin nothing: without any, the path is misspelt.
+    For commands that create no table: without any, the path is probably misspelt.
     """
     tables = open_tables(loaded, config.tables, **settings)
-    expect_some(tables, config)
+    expect_tables(tables, config)
     return tables
 
 
-def expect_some(tables: "Tables", config: TablesConfig) -> None:
-    """Refuse a path without tables by its flag."""
+def expect_tables(tables: "Tables", config: TablesConfig) -> None:
+    """Raise ConfigError if the folder or URL has no table."""
     from tardis_machine.lake.catalog import TABLES  # noqa: PLC0415 - needs the extra
 
     if not any(tables.exists(table) for table in TABLES.values()):
