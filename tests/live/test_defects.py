@@ -697,9 +697,9 @@ def test_d22_every_type_subscribes_something_and_nothing_empty(name: str) -> Non
     symbols = next(each for each in asked if each is not None)
     for data_type in exchange.data_types():
         planned = plan(replace(exchange, closed=""), [data_type], symbols, environ)
-        assert planned.connections or planned.pollings
+        assert planned.connections or planned.pollers
         for connecting in planned.connections:
-            messages = list(exchange.live.subscribe(connecting.filters, planned.session()))
+            messages = list(exchange.live.subscribe(connecting.filters, planned.context()))
             assert all(messages), (data_type, messages)
 
 
@@ -775,7 +775,7 @@ def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:
     planned = plan(deribit, ["trade", "book_change", "option_summary"], symbols, {})
     [connecting] = planned.connections
     found: list[str] = []
-    for message in deribit.live.subscribe(connecting.filters, planned.session()):
+    for message in deribit.live.subscribe(connecting.filters, planned.context()):
         assert len(msgspec.json.encode(message)) < 32 * 1024
         assert isinstance(message, dict)
         found += message["params"]["channels"]
@@ -783,14 +783,14 @@ def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:
 
 
 async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
-    from tardis_machine.live.connection import _Pace
+    from tardis_machine.live.connection import _MessageLimiter
 
-    pace = _Pace(0.0, 3)
+    limiter = _MessageLimiter(0.0, 3)
     began = time.monotonic()
     for _ in range(7):
-        await pace.wait()
+        await limiter.wait()
     assert time.monotonic() - began >= 2.0
-    throttled = _Pace(0.05, None)
+    throttled = _MessageLimiter(0.05, None)
     began = time.monotonic()
     for _ in range(4):
         await throttled.wait()

@@ -44,7 +44,7 @@ async def test_what_a_later_step_takes_is_handed_out_too() -> None:
 async def test_readers_wait_while_too_much_is_untaken() -> None:
     inbox = Inbox(8)
     inbox.put(lambda _, __: None, lambda: None, "", b"123456789")
-    waiting = asyncio.ensure_future(inbox.room())
+    waiting = asyncio.ensure_future(inbox.wait_for_space())
     assert inbox.size == 9
     await waiting
     assert inbox.size == 0

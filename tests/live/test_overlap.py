@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tardis_machine.live import connection, overlap
-from tardis_machine.live.overlap import SETTLE_S, SKEW_S, Overlap, OverlapError
+from tardis_machine.live.overlap import SKEW_S, SUBSCRIBE_S, Overlap, OverlapError
 from tests.support.live_messages import BTC
 from tests.support.live_streams import streaming
 from tests.support.servers.exchange import ScriptedExchange
@@ -29,13 +29,13 @@ def test_whoever_is_ahead_nothing_is_lost_and_nothing_comes_twice(seed: int) -> 
     watched, taken, rest = Overlap(), [], iter(arrivals)
     for now, side, frame in rest:
         if side == OLD:
-            watched.old(frame, now)
+            watched.add_old(frame, now)
             taken.append(frame)
         else:
-            watched.new(frame, now)
+            watched.add_new(frame, now)
         if watched.is_ready(now):
             break
-    assert now >= SETTLE_S + SKEW_S
+    assert now >= SUBSCRIBE_S + SKEW_S
     taken += watched.upcoming(now)
     expected = watched.expected(now)
     for _, side, frame in rest:
@@ -52,31 +52,31 @@ def test_whoever_is_ahead_nothing_is_lost_and_nothing_comes_twice(seed: int) -> 
 
 def test_frames_that_are_alike_are_counted() -> None:
     watched = Overlap()
-    watched.old(b"a", 0)
-    watched.new(b"a", 0)
-    for now in (SETTLE_S + 1, SETTLE_S + 1.1):
-        watched.old(b"a", now)
-    watched.new(b"a", SETTLE_S + 1.2)
-    assert watched.is_ready(SETTLE_S + SKEW_S)
-    assert watched.expected(SETTLE_S + SKEW_S) == {b"a": 1}
+    watched.add_old(b"a", 0)
+    watched.add_new(b"a", 0)
+    for now in (SUBSCRIBE_S + 1, SUBSCRIBE_S + 1.1):
+        watched.add_old(b"a", now)
+    watched.add_new(b"a", SUBSCRIBE_S + 1.2)
+    assert watched.is_ready(SUBSCRIBE_S + SKEW_S)
+    assert watched.expected(SUBSCRIBE_S + SKEW_S) == {b"a": 1}
 
 
 @pytest.mark.parametrize("side", [OLD, NEW])
 def test_connections_that_differ_are_told(side: int) -> None:
     watched = Overlap()
-    watched.new(b"first", 0)
-    watched.old(b"before it was subscribed", 1)  # is no difference
-    (watched.old if side == OLD else watched.new)(b"sent at 1", SETTLE_S + 0.1)
-    assert not watched.is_ready(SETTLE_S + SKEW_S - 0.1)
+    watched.add_new(b"first", 0)
+    watched.add_old(b"before it was subscribed", 1)  # is no difference
+    (watched.add_old if side == OLD else watched.add_new)(b"sent at 1", SUBSCRIBE_S + 0.1)
+    assert not watched.is_ready(SUBSCRIBE_S + SKEW_S - 0.1)
     with pytest.raises(OverlapError, match="sent at 1"):
-        watched.is_ready(SETTLE_S + SKEW_S + 0.2)
+        watched.is_ready(SUBSCRIBE_S + SKEW_S + 0.2)
 
 
 def test_where_nothing_comes_nothing_is_proven() -> None:
     watched = Overlap()
     assert not watched.is_ready(1000)
-    watched.new(b"a", 1000)
-    watched.old(b"a", 1000)
+    watched.add_new(b"a", 1000)
+    watched.add_old(b"a", 1000)
     assert not watched.is_ready(2000)
 
 
@@ -84,7 +84,7 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_MAX_FRAMES", 10)
     watched = Overlap()
     for number in range(11):
-        watched.old(b"%d" % number, 0)
+        watched.add_old(b"%d" % number, 0)
     with pytest.raises(OverlapError, match="more than 10"):
         watched.is_ready(0)
 
@@ -101,10 +101,10 @@ async def test_a_connection_is_followed_before_it_ends_if_both_bring_the_same(
     """The one is five frames ahead of the other, or what they bring is not the same."""
     monkeypatch.setattr(connection, "RENEW_BEFORE_S", 86_400 - 0.1)
     monkeypatch.setattr(connection, "SKEW_S", 60.0)
-    monkeypatch.setattr(overlap, "SETTLE_S", 0.1)
+    monkeypatch.setattr(overlap, "SUBSCRIBE_S", 0.1)
     monkeypatch.setattr(overlap, "SKEW_S", 0.1 if ahead is None else 60.0)
     if ahead is not None:  # it waits for that long, which no test can
-        monkeypatch.setattr(Overlap, "is_ready", lambda self, _: self._met > 0)
+        monkeypatch.setattr(Overlap, "is_ready", lambda self, _: self._matched > 0)
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "binance-futures", ["trade"], [BTC]) as reader,

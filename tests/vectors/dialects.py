@@ -38,10 +38,10 @@ def subscribed(
     return [
         {
             "url": each.url,
-            "subscribe": list(exchange.live.subscribe(each.filters, planned.session())),
+            "subscribe": list(exchange.live.subscribe(each.filters, planned.context())),
         }
         for each in planned.connections
-    ] + [{"polling": True} for _ in planned.pollings]
+    ] + [{"polling": True} for _ in planned.pollers]
 
 
 def run(path: Path) -> Iterator[Outcome]:

@@ -1,1 +1,1 @@
-"""Connections to exchanges: what they send now, as it arrives."""
+"""Live streams: connections to exchanges, and their messages normalized as they arrive."""

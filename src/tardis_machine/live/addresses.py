@@ -1,4 +1,4 @@
-"""Where exchanges are reached: their own addresses, or what the environment says instead."""
+"""Addresses of exchanges: the built-in ones, or those that the environment sets."""
 
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit, urlunsplit
@@ -8,7 +8,7 @@ from tardis_machine.exchanges.base.dialect import DialectError, Endpoint
 
 
 def variable(prefix: str, exchange: str, name: str = "") -> str:
-    """Name the variable that overrides an address, such as WSS_URL_BINANCE_FUTURES_PUBLIC."""
+    """Return the variable that overrides an address, such as WSS_URL_BINANCE_FUTURES_PUBLIC."""
     parts = [prefix, exchange, name] if name else [prefix, exchange]
     return "_".join(parts).upper().replace("-", "_")
 
@@ -21,52 +21,54 @@ def websocket_url(
     *,
     with_secrets: bool = False,
 ) -> str:
-    """Give an endpoint's URL.
+    """Return an endpoint's WebSocket URL, from the environment where it sets one.
 
-    An endpoint's own variable, or a URL with a query, is taken as it is; so is that of an exchange
-    with one endpoint. Of an exchange with several, WSS_URL_{EXCHANGE} is the base of them all: the
-    parts of its path that are the exchange's are cut off and the endpoint's path is appended.
+    WSS_URL_{EXCHANGE}_{ENDPOINT} is the URL itself. So is WSS_URL_{EXCHANGE} if it has a query or
+    the exchange has one endpoint. If the exchange has several, WSS_URL_{EXCHANGE} is their base:
+    parts at the end of its path that occur in an endpoint's path are cut off, and the path of this
+    endpoint is appended.
     """
-    own = (with_secrets and endpoint.with_secrets) or endpoint.url
+    built_in = (with_secrets and endpoint.with_secrets) or endpoint.url
     if endpoint.name:
         name = variable("WSS_URL", exchange, endpoint.name)
         if environ.get(name):
             return _checked(exchange, name, environ[name], ("ws", "wss"))
     name = variable("WSS_URL", exchange)
-    given = environ.get(name)
-    if not given:
-        return own
-    given = _checked(exchange, name, given, ("ws", "wss"))
-    base = urlsplit(given)
+    override = environ.get(name)
+    if not override:
+        return built_in
+    override = _checked(exchange, name, override, ("ws", "wss"))
+    base = urlsplit(override)
     if len(endpoints) == 1 or base.query:
-        return given
-    its_parts = {part for each in endpoints for part in urlsplit(each.url).path.split("/")}
+        return override
+    known_parts = {part for other in endpoints for part in urlsplit(other.url).path.split("/")}
     path = base.path.split("/")
-    while path and path[-1] in its_parts:
+    while path and path[-1] in known_parts:
         path.pop()
-    at = urlsplit(own)
-    return urlunsplit((base.scheme, base.netloc, "/".join(path) + at.path, at.query, ""))
+    target = urlsplit(built_in)
+    return urlunsplit((base.scheme, base.netloc, "/".join(path) + target.path, target.query, ""))
 
 
 def is_set(exchange: str, endpoints: Iterable[Endpoint], environ: Mapping[str, str]) -> bool:
-    """Tell whether the environment has a WebSocket URL for the exchange or one of its endpoints."""
+    """Return whether the environment sets a WebSocket URL of the exchange or an endpoint."""
     names = dict.fromkeys(("", *(endpoint.name for endpoint in endpoints)))
     return any(environ.get(variable("WSS_URL", exchange, name)) for name in names)
 
 
 def rest_url(exchange: str, url: str, environ: Mapping[str, str]) -> str:
-    """Give a REST URL: REST_URL_{EXCHANGE} stands for its scheme and host."""
+    """Return a REST URL, with scheme, host and base path of REST_URL_{EXCHANGE} if that is set."""
     name = variable("REST_URL", exchange)
-    given = environ.get(name)
-    if not given:
+    override = environ.get(name)
+    if not override:
         return url
-    base = urlsplit(_checked(exchange, name, given, ("http", "https")))
-    at = urlsplit(url)
-    return urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + at.path, at.query, ""))
+    base = urlsplit(_checked(exchange, name, override, ("http", "https")))
+    target = urlsplit(url)
+    path = base.path.rstrip("/") + target.path
+    return urlunsplit((base.scheme, base.netloc, path, target.query, ""))
 
 
 def _checked(exchange: str, name: str, url: str, schemes: tuple[str, ...]) -> str:
-    expected = f"expected a URL with {' or '.join(f'{each}://' for each in schemes)}"
+    expected = f"expected a URL with {' or '.join(f'{scheme}://' for scheme in schemes)}"
     parts = split_url(url)
     if parts is None:
         raise DialectError(exchange, f"invalid {name}: no URL, {expected}")

@@ -1,4 +1,4 @@
-"""The books of a stream as they were sent: for clients that join while it runs."""
+"""Current books of a live stream, sent to clients that join while it runs."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -29,30 +29,30 @@ _Side = dict[bytes, bytes]
 
 
 class Books:
-    """Folds book changes, read from the bytes that clients get, into whole books."""
+    """Whole books by symbol, kept from the book changes that clients receive."""
 
     def __init__(self) -> None:
         self._books: dict[str, tuple[_Side, _Side, bytes, bytes]] = {}
         self._exchange = ""
 
-    def fold(self, lines: bytes) -> None:
-        """Take over what was sent."""
+    def apply(self, lines: bytes) -> None:
+        """Apply the book changes among JSON lines to the books; skip other messages."""
         for line in lines.splitlines():
             if line.startswith(_PREFIX):
-                self._change(_decode(line))
+                self._apply_change(_decode(line))
 
     def drop(self, symbols: Collection[str] | None = None) -> None:
-        """Forget books whose connection is gone; None: all."""
+        """Drop the books of these symbols, or all books (None)."""
         for symbol in list(self._books) if symbols is None else symbols:
             self._books.pop(symbol, None)
 
     def snapshots(self, symbols: Iterable[str] | None = None) -> Iterator[bytes]:
-        """Write the books as snapshots, each with the times of its last change."""
+        """Yield books as snapshot messages, each with the times of its last change."""
         for symbol in list(self._books) if symbols is None else symbols:
-            found = self._books.get(symbol)
-            if found is None:
+            book = self._books.get(symbol)
+            if book is None:
                 continue
-            bids, asks, timestamp, local = found
+            bids, asks, timestamp, local = book
             yield b"".join(
                 (
                     *(_PREFIX, b',"symbol":', msgspec.json.encode(symbol)),
@@ -62,15 +62,15 @@ class Books:
                 )
             )
 
-    def _change(self, change: _Change) -> None:
-        found = self._books.get(change.symbol)
+    def _apply_change(self, change: _Change) -> None:
+        book = self._books.get(change.symbol)
         if change.is_snapshot:
             bids: _Side = {}
             asks: _Side = {}
-        elif found is None:
+        elif book is None:
             return
         else:
-            bids, asks = found[:2]
+            bids, asks = book[:2]
         for side, levels in ((bids, change.bids), (asks, change.asks)):
             for level in levels:
                 price, amount = bytes(level.price), bytes(level.amount)

@@ -1,13 +1,14 @@
-"""The local time of arrivals."""
+"""Local timestamps of arriving frames."""
 
 import time
 from collections.abc import Callable
 
 
 class Clock:
-    """Stamps in microseconds, each later than the one before, whatever the system's clock does.
+    """Source of strictly increasing timestamps in microseconds.
 
-    So every message of a process has a local time of its own, and no batch ends inside one.
+    They increase even if the system clock steps back. Each frame of a process has a local time of
+    its own, so a batch never ends between messages of one local time.
     """
 
     __slots__ = ("_last", "_now_ns", "_prefix", "_second")
@@ -19,7 +20,7 @@ class Clock:
         self._prefix = ""
 
     def stamp(self) -> str:
-        """Tell the time of now, as messages print it."""
+        """Return the current time in the format of `localTimestamp`."""
         now = self._now_ns() // 1000
         if now <= self._last:
             now = self._last + 1

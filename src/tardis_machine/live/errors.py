@@ -1,4 +1,4 @@
-"""How a live stream can go wrong; each error knows its code on the buses."""
+"""Errors of live streams, each with its code in published error messages."""
 
 from typing import ClassVar
 
@@ -7,10 +7,10 @@ from tardis_machine.messages import ErrorCode
 
 
 class LiveError(TardisMachineError):
-    """Something between an exchange and this process; streams report it and try again.
+    """A failure of one exchange's live data; the stream reports it and tries again.
 
-    `close_code` is the WebSocket's, 1006 where there was no close; `retry_after_s` is what the
-    exchange asks to wait at least.
+    `close_code` is the WebSocket close code, 1006 without a close frame. `retry_after_s` is the
+    shortest wait that the exchange demands, in seconds.
     """
 
     code: ClassVar[ErrorCode | None] = None
@@ -19,7 +19,7 @@ class LiveError(TardisMachineError):
 
 
 class ConnectError(LiveError):
-    """A connection that could not be made."""
+    """A WebSocket connection that could not be established."""
 
     code: ClassVar[ErrorCode | None] = "WS_CONNECT"
 
@@ -31,7 +31,7 @@ class ConnectError(LiveError):
 
 
 class HandshakeLimitError(ConnectError):
-    """A handshake that was refused since there were too many."""
+    """A WebSocket handshake that the exchange refused because of its rate limit."""
 
     code = "SOURCE_RATE_LIMIT"
 
@@ -46,7 +46,7 @@ class SendError(LiveError):
 
 
 class ClosedError(LiveError):
-    """A connection that ended, by the exchange's will or by accident."""
+    """A connection that the exchange closed or that broke."""
 
     code = "WS_CONNECT"
 
@@ -59,7 +59,7 @@ class ClosedError(LiveError):
 
 
 class StaleError(LiveError):
-    """A connection that is open, but silent."""
+    """An open connection without data, or without any frame, for longer than its limit."""
 
     code = "WS_CONNECT"
 
@@ -69,25 +69,25 @@ class StaleError(LiveError):
 
 
 class GarbageError(LiveError):
-    """A frame that is no message."""
+    """A frame that cannot be decoded."""
 
     def __init__(self, reason: str, frame: bytes) -> None:
         super().__init__(f"not a message: {reason}: {frame[:200].decode(errors='replace')}")
 
 
 class ExchangeError(LiveError):
-    """What the exchange itself calls an error."""
+    """An error message that the exchange sent."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"the exchange says: {text[:1000]}")
 
 
 class RefusedError(ExchangeError):
-    """A subscription to single symbols or channels that was refused; the others go on."""
+    """A refused subscription to some symbols or channels; the other subscriptions go on."""
 
 
 class LoginError(LiveError):
-    """Credentials that were not accepted in time."""
+    """A login that the exchange refused or did not answer in time."""
 
     code = "SOURCE_AUTH"
 
@@ -101,7 +101,7 @@ class RestError(LiveError):
 
 
 class RateLimitError(RestError):
-    """A REST server that asks to wait."""
+    """A REST request that the exchange refused because of its rate limit or a ban."""
 
     code = "SOURCE_RATE_LIMIT"
 
@@ -111,24 +111,24 @@ class RateLimitError(RestError):
 
 
 class BookError(LiveError):
-    """A book that lost an update, or whose snapshot does not join: it is fetched again."""
+    """A book with a missing update, or a snapshot that does not fit its updates; it is resynced."""
 
 
 class MalformedError(LiveError):
-    """A message that the mapper cannot make sense of; it is left out."""
+    """A message that the mapper cannot read; the stream skips it."""
 
 
 class TooManyErrorsError(TardisMachineError):
-    """An exchange that could not be streamed for long; the server ends its clients' streams."""
+    """Too many errors of an exchange in a row; the streams of all its clients end."""
 
     def __init__(self, exchange: str) -> None:
         self.exchange = exchange
-        # The two spaces are what clients of this API know.
+        # The two spaces are in the text of tardis-machine for Node.js, which clients may compare.
         super().__init__(f"Too many subsequent errors when connecting to  {exchange} WS API")
 
 
 class SlowConsumerError(TardisMachineError):
-    """A consumer that is too far behind a live stream: it would have to be kept for ever."""
+    """A consumer with more unread bytes of a live stream than the buffer may hold."""
 
     def __init__(self, unread: int, limit: int) -> None:
         self.unread = unread

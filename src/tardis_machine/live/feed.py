@@ -1,4 +1,4 @@
-"""One exchange's normalized live stream: its sources, its lanes, everybody who listens."""
+"""One normalized live stream of an exchange: its sources, its lanes and its listeners."""
 
 import asyncio
 import logging
@@ -37,30 +37,39 @@ MAX_ERRORS: Final = 50
 
 
 class Journal(Protocol):
-    """Where messages are written before they are sent: as soon as the ticket is done.
+    """Journal of a response's messages; a feed sends a batch once its entry is written."""
 
-    That never takes space: a live stream's journal makes room.
-    """
+    def append(self, data: bytes, count: int) -> "Ticket":
+        """Queue an entry and return its ticket, without waiting.
 
-    def append(self, data: bytes, count: int) -> "Ticket": ...
+        The feed calls it in the event loop's thread, in the order of sending. It never waits for
+        space: the journal of a live stream makes room itself.
+        """
 
 
 class Listener(Protocol):
-    """Somebody who gets the stream; what it raises ends its listening, and nobody else's."""
+    """Receiver of a live stream; the feed calls it in the event loop's thread."""
 
     @property
-    def with_disconnects(self) -> bool: ...
+    def with_disconnects(self) -> bool:
+        """Whether it receives disconnect messages."""
 
     @property
-    def with_errors(self) -> bool: ...
+    def with_errors(self) -> bool:
+        """Whether it receives error messages."""
 
-    def send(self, data: bytes, count: int) -> None: ...
+    def send(self, data: bytes, count: int) -> None:
+        """Queue a batch of `count` messages, once the journal has it.
 
-    def end(self, error: Exception) -> None: ...
+        An error that it raises removes this listener only and is passed to `end`.
+        """
+
+    def end(self, error: Exception) -> None:
+        """End the stream of this listener; called when a feed has removed it."""
 
 
 class _Outgoing(NamedTuple):
-    """Something to hand out once it is written, and to whom; or why their listening ends."""
+    """A batch, or an error that ends the stream, that waits for the journal entries before it."""
 
     listeners: Sequence[Listener]
     data: bytes
@@ -70,10 +79,10 @@ class _Outgoing(NamedTuple):
 
 
 class Feed:
-    """A stream that runs while somebody listens.
+    """A live stream that runs from `start` to `stop`.
 
-    Everything it needs is checked when it is made; what happens later is reported to those who
-    asked for it, and tried again.
+    The constructor raises for options that cannot be streamed. Later failures are sent as error
+    messages, and the source tries again.
     """
 
     def __init__(
@@ -95,14 +104,14 @@ class Feed:
         self.rest = resources.rest(planned)
         self._lanes = lanes_of(planned, data_types, sent_types | sent(data_types), options.symbols)
         has_books = BOOKS in sent_types | sent(data_types)
-        self._books = {each: Books() for each in self._lanes if each.type == BOOKS and has_books}
+        self._books = {lane: Books() for lane in self._lanes if lane.type == BOOKS and has_books}
         timeout_s = options.timeout_interval_ms / 1000
         self._connections = [
             Connection(planned, source, self._fed_by(source), self, timeout_s=timeout_s)
             for source in planned.connections
         ]
         self._polled = [
-            PolledSource(source, self._fed_by(source), self) for source in planned.pollings
+            PolledSource(source, self._fed_by(source), self) for source in planned.pollers
         ]
         self._listeners: list[Listener] = []
         self._outgoing: deque[_Outgoing] = deque()
@@ -115,63 +124,62 @@ class Feed:
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Connect."""
+        """Start a task for each connection and poller."""
         self._last_local = self._clock.stamp()
-        work = [each.run() for each in self._connections]
-        work += [each.run() for each in self._polled]
-        self._running = [asyncio.create_task(each) for each in work]
+        sources: list[Connection | PolledSource] = [*self._connections, *self._polled]
+        self._running = [asyncio.create_task(source.run()) for source in sources]
 
     async def stop(self) -> None:
-        """Disconnect, with a goodbye to the exchange."""
+        """Stop polling, and close the connections with a close frame."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def join(self, listener: Listener) -> None:
-        """Let somebody listen; who comes later gets the books as they are now."""
+        """Add a listener, and send it the current books as snapshots."""
         self.flush()
         self._listeners.append(listener)
         self._statistics.clients[self.exchange] += 1
-        books = [line for each in self._books.values() for line in each.snapshots()]
+        books = [line for books in self._books.values() for line in books.snapshots()]
         if books:
-            self._hand_out((listener,), b"".join(books), len(books))
+            self._send_when_written((listener,), b"".join(books), len(books))
 
     def leave(self, listener: Listener) -> None:
-        """Let somebody go."""
+        """Remove a listener; harmless when repeated."""
         if listener in self._listeners:
             self._listeners.remove(listener)
             self._statistics.clients[self.exchange] -= 1
 
     @property
-    def is_heard(self) -> bool:
-        """Whether anybody listens."""
+    def has_listeners(self) -> bool:
+        """Whether the feed has a listener."""
         return bool(self._listeners)
 
-    # What sources call
+    # Called by sources, in the event loop's thread
 
-    def take(self, source: Connection | PolledSource, local: str, frame: bytes) -> None:
-        """Normalize a frame."""
+    def process_frame(self, source: Connection | PolledSource, local: str, frame: bytes) -> None:
+        """Normalize a frame with each lane of its source; `flush` sends the result."""
         self._statistics.frames[self.exchange] += 1
         for lane in source.lanes:
             try:
-                taken = lane.take(local, frame)
+                messages = lane.process_frame(local, frame)
             except LiveError as error:
                 self._lane_failed(source, lane, error)
                 continue
-            if taken is None:
+            if messages is None:
                 continue
-            source.beat(lane)
-            if taken.count:
-                self._out.append(taken.data)
-                self._count += taken.count
+            source.record_message(lane)
+            if messages.count:
+                self._out.append(messages.data)
+                self._count += messages.count
                 self._last_local = local
                 self._errors = 0
                 books = self._books.get(lane)
                 if books is not None:
-                    books.fold(taken.data)
+                    books.apply(messages.data)
 
     def flush(self) -> None:
-        """Hand out what was normalized."""
+        """Send the messages that are normalized so far, as one batch."""
         if not self._out:
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
@@ -179,18 +187,21 @@ class Feed:
         self._out.clear()
         self._count = 0
         written = None if self._journal is None else self._journal.append(data, count)
-        self._hand_out(tuple(self._listeners), data, count, written)
+        self._send_when_written(tuple(self._listeners), data, count, written)
 
     def opened(self) -> None:
-        """Note a connection that is open."""
+        """Count a connection that was opened."""
         self._statistics.connections[self.exchange] += 1
 
     def closed(self) -> None:
-        """Note one that is no more."""
+        """Count a connection that was closed."""
         self._statistics.connections[self.exchange] -= 1
 
     def report(self, error: Exception) -> None:
-        """Tell of an error, those who asked and the buses; after too many, end the stream."""
+        """Send an error message to the buses and the listeners that want it.
+
+        The error number `MAX_ERRORS` without a message in between ends the stream of all listeners.
+        """
         self.flush()
         self._errors += 1
         code = error.code if isinstance(error, LiveError) else None
@@ -206,61 +217,67 @@ class Feed:
                     "held_back": held_back,
                 },
             )
-        told = (self.exchange, self._clock.stamp(), str(error), self._errors)
+        fields = (self.exchange, self._clock.stamp(), str(error), self._errors)
         written = None
         if self._journal is not None:
-            written = self._journal.append(error_line(*told, code=code), 1)
-        asking = tuple(each for each in self._listeners if each.with_errors)
-        self._hand_out(asking, error_line(*told), 1, written)
+            written = self._journal.append(error_line(*fields, code=code), 1)
+        receivers = tuple(listener for listener in self._listeners if listener.with_errors)
+        self._send_when_written(receivers, error_line(*fields), 1, written)
         if self._errors >= MAX_ERRORS:
             too_many = TooManyErrorsError(self.exchange)
-            self._hand_out(tuple(self._listeners), error=too_many)
+            self._send_when_written(tuple(self._listeners), error=too_many)
 
     def ended(self, connection: Connection, error: LiveError) -> None:
-        """Start a connection's lanes anew, and tell of it."""
+        """Reset the lanes of a connection that ended, and send error and disconnect messages.
+
+        A disconnect is sent if the connection had data, and at the connection's first end.
+        """
         self.flush()
         self._statistics.disconnects[self.exchange] += 1
         for lane in connection.lanes:
             lane.reset()
             if lane in self._books:
                 self._books[lane].drop()
-        told = isinstance(error, BookError | MalformedError)  # when a lane met it
-        if not told and not (connection.had_data and isinstance(error, ClosedError | StaleError)):
+        reported = isinstance(error, BookError | MalformedError)  # by _lane_failed
+        if not reported and not (
+            connection.had_data and isinstance(error, ClosedError | StaleError)
+        ):
             self.report(error)
         if connection.had_data or connection not in self._down:
-            self._disconnected(connection, error)
+            self._report_disconnect(connection, error)
         self._down.add(connection)
 
-    def _disconnected(self, connection: Connection, error: LiveError) -> None:
+    def _report_disconnect(self, connection: Connection, error: LiveError) -> None:
         local = self._last_local
-        if local == self._last_disconnect:  # two at once are still two
+        if local == self._last_disconnect:  # disconnects at once differ in their times
             local = self._clock.stamp()
         self._last_disconnect = local
-        told = (self.exchange, local, self._concerned(connection))
-        # Whoever drops all books now needs those that are still good once more.
-        books = [line for each in self._books.values() for line in each.snapshots()]
-        kept = b"".join(books)
+        fields = (self.exchange, local, self._symbols_of(connection))
+        # Clients drop all books at a disconnect, so those of other connections are sent again.
+        snapshots = [line for books in self._books.values() for line in books.snapshots()]
+        kept = b"".join(snapshots)
+        count = 1 + len(snapshots)
         written = None
         if self._journal is not None:
             published = disconnect_line(
-                *told, reason=str(error)[:1000], close_code=error.close_code
+                *fields, reason=str(error)[:1000], close_code=error.close_code
             )
-            written = self._journal.append(published + kept, 1 + len(books))
-        asking = tuple(each for each in self._listeners if each.with_disconnects)
-        self._hand_out(asking, disconnect_line(*told) + kept, 1 + len(books), written)
+            written = self._journal.append(published + kept, count)
+        receivers = tuple(listener for listener in self._listeners if listener.with_disconnects)
+        self._send_when_written(receivers, disconnect_line(*fields) + kept, count, written)
 
-    # Inside
+    # Internal
 
     def _fed_by(self, source: object) -> list[Lane]:
         return [lane for lane in self._lanes if source in lane.fed_by]
 
-    def _concerned(self, connection: Connection) -> Sequence[str] | None:
-        """Name the requested symbols that a connection has; None where it has all."""
+    def _symbols_of(self, connection: Connection) -> Sequence[str] | None:
+        """Return the requested symbols of a connection; None stands for all symbols."""
         if self._symbols is None:
             return None
-        its = {s.casefold() for each in connection.source.filters for s in each.symbols or ()}
-        found = [symbol for symbol in self._symbols if symbol.casefold() in its]
-        return found or self._symbols
+        spelled = {s.casefold() for f in connection.source.filters for s in f.symbols or ()}
+        symbols = [symbol for symbol in self._symbols if symbol.casefold() in spelled]
+        return symbols or self._symbols
 
     def _lane_failed(self, source: Connection | PolledSource, lane: Lane, error: LiveError) -> None:
         self.report(error)
@@ -275,10 +292,10 @@ class Feed:
             return
         self._statistics.malformed[self.exchange] += 1
         if lane.type == BOOKS and isinstance(source, Connection):
-            # It may have been an update: the books of this connection may be wrong from here on.
+            # The skipped message may be an update: the books of this connection may be wrong now.
             source.fail(error)
 
-    def _hand_out(
+    def _send_when_written(
         self,
         listeners: Sequence[Listener],
         data: bytes = b"",
@@ -286,7 +303,7 @@ class Feed:
         written: "Ticket | None" = None,
         error: Exception | None = None,
     ) -> None:
-        """Send, or end, when the journal has what was handed out before and this."""
+        """Send a batch, or end the stream, once the journal has this entry and all before it."""
         if not self._outgoing and (written is None or written.done):
             self._send(_Outgoing(listeners, data, count, written, error))
             return
@@ -295,7 +312,10 @@ class Feed:
             self._send_written()
 
     def _send_written(self) -> None:
-        """Send what was waiting for the journal, in order, as far as it is written."""
+        """Send the waiting batches in order, up to the first that is not written.
+
+        The ticket of that batch calls this method again in the event loop's thread.
+        """
         while self._outgoing:
             written = self._outgoing[0].written
             if written is not None and not written.done:
@@ -305,14 +325,14 @@ class Feed:
 
     def _send(self, outgoing: _Outgoing) -> None:
         for listener in outgoing.listeners:
-            if listener not in self._listeners:  # gone meanwhile
+            if listener not in self._listeners:  # it has left since
                 continue
             if outgoing.error is not None:
                 self._drop(listener, outgoing.error)
                 continue
             try:
                 listener.send(outgoing.data, outgoing.messages)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this listener's
+            except Exception as error:  # noqa: BLE001 - ends this listener only
                 self._drop(listener, error)
 
     def _drop(self, listener: Listener, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Live streams of a process: clients that ask for the same one share it."""
+"""Live streams of a process; clients with equal options share one feed."""
 
 import asyncio
 import os
@@ -12,11 +12,15 @@ from tardis_machine.live.settings import LiveConfig
 from tardis_machine.replays.requests import StreamNormalizedOptions
 
 OpenJournal = Callable[[], Journal | None]
+"""Callback that opens the journal of a response; the hub calls it when a listener joins.
+
+It returns None where nothing is published. An error that it raises reaches the caller of `join`.
+"""
 _Key = tuple[str, tuple[str, ...], tuple[str, ...] | None, int, frozenset[str], bool]
 
 
 class Hub:
-    """Runs one feed for all listeners that ask for the same; it ends with the last of them."""
+    """Owner of the feeds: one for all listeners with equal options, until the last one leaves."""
 
     def __init__(
         self,
@@ -31,44 +35,47 @@ class Hub:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def join(self, options: Sequence[StreamNormalizedOptions], listener: Listener) -> "Joined":
-        """Listen to one or several streams; all are checked before any is connected."""
-        wanted = {_key(each, options): each for each in options}
-        # One for all streams of a response, whose positions it counts.
+        """Send one or several streams to a listener.
+
+        All options are checked before anything is connected.
+        """
+        requests = {_key(request, options): request for request in options}
+        # Positions are counted over all streams of a response, so they share one journal.
         journal = None if self._open_journal is None else self._open_journal()
-        made = {
-            key: Feed(each, key[4], self.resources, journal if each.publish else None)
-            for key, each in wanted.items()
+        new_feeds = {
+            key: Feed(request, key[4], self.resources, journal if request.publish else None)
+            for key, request in requests.items()
             if key not in self._feeds
         }
-        for key, feed in made.items():
+        for key, feed in new_feeds.items():
             self._feeds[key] = feed
             feed.start()
-        joined = [self._feeds[key] for key in wanted]
+        joined = [self._feeds[key] for key in requests]
         for feed in joined:
             feed.join(listener)
         return Joined(self, joined, listener)
 
-    def tidy(self) -> None:
-        """Stop feeds that nobody listens to any more."""
+    def stop_unused_feeds(self) -> None:
+        """Stop the feeds without listeners, in the background."""
         for key, feed in list(self._feeds.items()):
-            if not feed.is_heard:
+            if not feed.has_listeners:
                 del self._feeds[key]
                 task = asyncio.create_task(feed.stop())
                 self._stopping.add(task)
                 task.add_done_callback(self._stopping.discard)
 
     async def close(self) -> None:
-        """End all streams."""
+        """Stop all feeds, wait for them, and close the HTTP client."""
         feeds = list(self._feeds.values())
         self._feeds.clear()
         try:
             await asyncio.gather(*(feed.stop() for feed in feeds), *self._stopping)
-        finally:  # an event loop that ends cancels this, too
+        finally:  # an ending event loop cancels this coroutine
             await self.resources.close()
 
 
 class Joined:
-    """A listener's streams."""
+    """The feeds that one listener has joined."""
 
     def __init__(self, hub: Hub, feeds: Sequence[Feed], listener: Listener) -> None:
         self._hub = hub
@@ -76,21 +83,21 @@ class Joined:
         self._listener = listener
 
     def leave(self) -> None:
-        """Listen no more; harmless when repeated."""
+        """Leave the feeds, and stop those without other listeners; harmless when repeated."""
         for feed in self._feeds:
             feed.leave(self._listener)
-        self._hub.tidy()
+        self._hub.stop_unused_feeds()
 
 
-def _key(asked: StreamNormalizedOptions, options: Sequence[StreamNormalizedOptions]) -> _Key:
-    """Tell what makes streams the same; who wants which control messages does not."""
-    # Types that any option of this exchange asks for are sent from all of its streams.
-    names = [n for each in options if each.exchange == asked.exchange for n in each.data_types]
+def _key(request: StreamNormalizedOptions, options: Sequence[StreamNormalizedOptions]) -> _Key:
+    """Return what requests must have in common to share a feed; control messages do not count."""
+    # A type that one request of this exchange names is sent from all of its streams.
+    names = [n for other in options if other.exchange == request.exchange for n in other.data_types]
     return (
-        asked.exchange,
-        tuple(sorted(asked.data_types)),
-        None if asked.symbols is None else tuple(sorted(asked.symbols)),
-        asked.timeout_interval_ms,
+        request.exchange,
+        tuple(sorted(request.data_types)),
+        None if request.symbols is None else tuple(sorted(request.symbols)),
+        request.timeout_interval_ms,
         sent(parse_all(names)),
-        asked.publish,
+        request.publish,
     )

@@ -1,4 +1,4 @@
-"""Frames on their way from the sockets to the mappers, in the order of their arrival."""
+"""Buffer of frames between sockets and mappers, in order of arrival."""
 
 import asyncio
 import time
@@ -6,72 +6,79 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-Take = Callable[[str, bytes], None]
-"""Normalizes a frame that arrived at a local time."""
+ProcessFrame = Callable[[str, bytes], None]
+"""Callback that normalizes a frame, with its local time.
+
+The inbox calls it in the event loop's thread, in order of arrival. The event loop logs an error
+that it raises; the following frames are processed in the next step.
+"""
 
 Flush = Callable[[], None]
-"""Hands out what was normalized."""
+"""Callback that sends the normalized messages.
+
+The inbox calls it once after a step for each callback of the frames in that step.
+"""
 
 _STEP_S: Final = 0.004
 
 
 class Inbox:
-    """All frames of all streams of a process, taken one after the other.
+    """Queue of all frames of all live streams of a process.
 
-    Readers put what has arrived and go on reading; taking happens in steps of a few milliseconds
-    between them. Readers wait while too much is untaken: then exchanges' frames stay in the
-    system's buffers.
+    Readers put frames into it. The event loop processes them in steps of a few milliseconds, so
+    that readers run between steps. Readers wait while the queue is over its limit: backpressure
+    then keeps the exchanges' frames in the socket buffers.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size = 0
-        self._frames: deque[tuple[Take, Flush, str, bytes]] = deque()
+        self._frames: deque[tuple[ProcessFrame, Flush, str, bytes]] = deque()
         self._scheduled = False
-        self._room: asyncio.Future[None] | None = None
+        self._space: asyncio.Future[None] | None = None
 
-    def put(self, take: Take, flush: Flush, local: str, frame: bytes) -> None:
-        """Keep a frame for `take`; `flush` is called when others that came with it are taken."""
-        self._frames.append((take, flush, local, frame))
+    def put(self, process: ProcessFrame, flush: Flush, local: str, frame: bytes) -> None:
+        """Queue a frame for `process`, followed by `flush` at the end of that step."""
+        self._frames.append((process, flush, local, frame))
         self.size += len(frame)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
-    async def room(self) -> None:
-        """Wait until there is less than the limit."""
+    async def wait_for_space(self) -> None:
+        """Wait until the queue is within its limit."""
         while self.size > self.max_bytes:
-            if self._room is None:
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            if self._space is None:
+                self._space = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._space)
 
-    async def taken(self) -> None:
-        """Wait until all that has arrived so far is taken."""
-        reached = asyncio.Event()
-        self.put(lambda _local, _frame: reached.set(), lambda: None, "", b"")
-        await reached.wait()
+    async def drain(self) -> None:
+        """Wait until all frames that are queued now have been processed."""
+        drained = asyncio.Event()
+        self.put(lambda _local, _frame: drained.set(), lambda: None, "", b"")
+        await drained.wait()
 
     def _run(self) -> None:
         self._scheduled = False
         frames = self._frames
         until = time.monotonic() + _STEP_S
-        taken = 0
-        touched: dict[Flush, None] = {}
+        processed = 0
+        flushes: dict[Flush, None] = {}
         try:
             while frames:
-                take, flush, local, frame = frames.popleft()
-                taken += len(frame)
-                touched[flush] = None
-                take(local, frame)
+                process, flush, local, frame = frames.popleft()
+                processed += len(frame)
+                flushes[flush] = None
+                process(local, frame)
                 if time.monotonic() >= until:
                     break
         finally:
-            self.size -= taken
+            self.size -= processed
             if frames:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._run)
-        for flush in touched:
+        for flush in flushes:
             flush()
-        if self._room is not None and self.size <= self.max_bytes:
-            self._room.set_result(None)
-            self._room = None
+        if self._space is not None and self.size <= self.max_bytes:
+            self._space.set_result(None)
+            self._space = None

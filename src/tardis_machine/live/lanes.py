@@ -1,4 +1,4 @@
-"""Mappers of a live stream, each with state of its own: what is cut loses only its own."""
+"""Mappers of a live stream; a lost connection resets only the mappers that it feeds."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,20 +7,20 @@ from tardis_machine.engine import DataType, Taken, create
 from tardis_machine.engine.datatypes import sources
 from tardis_machine.exchanges import BookGapError, Exchange
 from tardis_machine.live.errors import BookError, LiveError, MalformedError
-from tardis_machine.live.plan import Connecting, Plan, Polling
+from tardis_machine.live.plan import ConnectionPlan, Plan, PollerPlan
 from tardis_machine.log import Throttle
 
 log = logging.getLogger(__name__)
 
 BOOKS = "book_change"
-Source = Connecting | Polling
+Source = ConnectionPlan | PollerPlan
 
 
 class Lane:
-    """One normalized type, and what is computed from it, from sources that belong together.
+    """Pipeline of one normalized type and the types computed from it.
 
-    Those are sources of the same symbols: a ticker's price may come over a connection while its
-    open interest is polled. A connection that is cut starts its lanes anew, and no others.
+    Its sources have symbols in common: a ticker's price may come over a connection while its open
+    interest is polled. The feed resets the lanes of a connection that ends, and no others.
     """
 
     def __init__(
@@ -44,14 +44,17 @@ class Lane:
         self.reset()
 
     def reset(self) -> None:
-        """Start anew: mapper, books, bars."""
+        """Drop the state of mapper, books and bars."""
         self._emitter.reset()
         self._handle = self._exchange.mapper(
             [self.type], None, self._emitter, live=True, checks_ids=True
         )
 
-    def take(self, local: str, frame: bytes) -> Taken | None:
-        """Normalize a frame; None if it is of no interest here."""
+    def process_frame(self, local: str, frame: bytes) -> Taken | None:
+        """Return the messages of a frame, or None if it has none of this type.
+
+        Raises BookError for a missing update, MalformedError for a frame the mapper cannot read.
+        """
         self._emitter.begin(local)
         try:
             handled = self._handle(frame)
@@ -86,17 +89,17 @@ def lanes_of(
     sent: frozenset[str],
     symbols: Sequence[str] | None,
 ) -> list[Lane]:
-    """Make the lanes of a stream, in the order in which one message's types are sent."""
+    """Return the lanes of a stream, in the order in which the types of one frame are sent."""
     allowed = plan.exchange.allowed(sources(data_types), symbols)
     lanes = []
     for source_type in sources(data_types):
         channels = _channels(plan.exchange, source_type, symbols)
-        its_types = [each for each in data_types if each.source == source_type]
+        own_types = [data_type for data_type in data_types if data_type.source == source_type]
         for group in _groups(plan, channels):
             lane = Lane(
                 plan.exchange,
                 source_type,
-                its_types,
+                own_types,
                 sent,
                 allowed,
                 group,
@@ -110,28 +113,26 @@ def _channels(
     exchange: Exchange, source_type: str, symbols: Sequence[str] | None
 ) -> Mapping[str, tuple[str, ...] | None]:
     far = 1 << 62
-    return {
-        each.channel: each.symbols for each in exchange.filters([source_type], symbols, far, far)
-    }
+    return {f.channel: f.symbols for f in exchange.filters([source_type], symbols, far, far)}
 
 
 def _groups(
     plan: Plan, channels: Mapping[str, tuple[str, ...] | None]
 ) -> Iterable[frozenset[Source]]:
-    """Put sources of one type together that share symbols.
+    """Return groups of sources of one type that have symbols in common.
 
-    Where its channels spell symbols differently nobody can tell what belongs to what: then all are
-    one group.
+    If the channels spell symbols differently, symbols cannot be compared, so all sources are one
+    group.
     """
     feeding: list[tuple[set[Source], set[str]]] = []
     alike = len({frozenset(symbols or ()) for symbols in channels.values()}) == 1
-    everything: Sequence[Source] = (*plan.connections, *plan.pollings)
-    for source in everything:
-        its = {c: s for c, s in source.channels.items() if c in channels}
-        if not its:
+    all_sources: Sequence[Source] = (*plan.connections, *plan.pollers)
+    for source in all_sources:
+        own_symbols = [s for c, s in source.channels.items() if c in channels]
+        if not own_symbols:
             continue
-        symbols = {symbol for each in its.values() for symbol in each or ()}
-        whole = not alike or any(each is None for each in its.values())
+        symbols = {symbol for some in own_symbols for symbol in some or ()}
+        whole = not alike or None in own_symbols
         merged: tuple[set[Source], set[str]] = ({source}, symbols)
         apart = []
         for group in feeding:
@@ -141,4 +142,4 @@ def _groups(
             else:
                 apart.append(group)
         feeding = [*apart, merged]
-    return [frozenset(found) for found, _ in feeding]
+    return [frozenset(group) for group, _ in feeding]

@@ -1,8 +1,7 @@
-"""Two connections of the same subscriptions for a while, so that one can follow the other.
+"""Replacement of one connection by another with the same subscriptions, without loss or repetition.
 
-Each brings the same frames in the same order, one of them a little ahead of the other: what only
-one has brought is known at any time, and to change over is to go on from there. That frames are
-the same, to the byte, is no promise of any exchange: it is seen, or nothing is changed.
+Both connections are open for a while and compared frame by frame. The stream switches once both
+have sent the same frames. Since no exchange promises equal bytes, a difference cancels the switch.
 """
 
 import math
@@ -11,73 +10,75 @@ from typing import Final
 
 from tardis_machine.errors import TardisMachineError
 
-SETTLE_S = 5.0
-"""So long after its first frame all of a connection's subscriptions are on."""
+SUBSCRIBE_S = 5.0
+"""Time after a connection's first frame at which all its subscriptions are active, in seconds."""
 SKEW_S = 2.0
-"""So far one may be ahead of the other."""
+"""Longest lag of one connection behind the other, in seconds."""
 _MAX_FRAMES: Final = 20_000
 
 
 class OverlapError(TardisMachineError):
-    """Two connections that do not bring the same."""
+    """Two connections that do not send the same frames; the old one stays."""
 
 
 class Overlap:
-    """What one of two connections has brought and the other has not yet, with its time."""
+    """Frames that only one of two connections has sent so far, with their times of arrival."""
 
     def __init__(self) -> None:
         self._began: float | None = None
-        self._met = 0
+        self._matched = 0
         self._overflow = False
         self._ahead: dict[bytes, list[float]] = {}
         self._pending: dict[bytes, list[float]] = {}
 
-    def old(self, frame: bytes, now: float) -> None:
-        """Note a frame of the connection that is to go."""
-        self._note(frame, now, self._ahead, self._pending)
+    def add_old(self, frame: bytes, now: float) -> None:
+        """Add a frame of the connection that is going to be replaced."""
+        self._add(frame, now, self._ahead, self._pending)
 
-    def new(self, frame: bytes, now: float) -> None:
-        """Note a frame of the one that is to stay."""
+    def add_new(self, frame: bytes, now: float) -> None:
+        """Add a frame of the connection that replaces the old one."""
         if self._began is None:
             self._began = now
-        self._note(frame, now, self._pending, self._ahead)
+        self._add(frame, now, self._pending, self._ahead)
 
     def is_ready(self, now: float) -> bool:
-        """Tell whether to change over; raises if the two differ."""
+        """Return whether the new connection can replace the old one now.
+
+        Raises OverlapError if the two differ.
+        """
         if self._overflow:
             raise OverlapError(f"more than {_MAX_FRAMES} frames on one connection only")
-        self._forget(min(self._settled, now - SKEW_S))
-        if self._began is None or now < self._settled + SKEW_S:
+        self._drop_before(min(self._subscribed_at, now - SKEW_S))
+        if self._began is None or now < self._subscribed_at + SKEW_S:
             return False
         for frame, times in (*self._ahead.items(), *self._pending.items()):
-            if any(self._settled <= each < now - SKEW_S for each in times):
+            if any(self._subscribed_at <= at < now - SKEW_S for at in times):
                 raise OverlapError(f"only one connection has {frame[:200]!r}")
-        return self._met > 0
+        return self._matched > 0
 
     def upcoming(self, now: float) -> Iterator[bytes]:
-        """Give the frames that the old connection would have brought next, in order."""
+        """Yield the frames that the new connection sent and the old one has not, in order."""
         for frame, times in self._pending.items():
-            yield from (frame for each in times if each >= now - SKEW_S)
+            yield from (frame for at in times if at >= now - SKEW_S)
 
     def expected(self, now: float) -> dict[bytes, int]:
-        """Count the frames that the new connection will bring once more."""
+        """Return the frames that the new connection will repeat, with how often."""
         recent = {
-            frame: sum(each >= now - SKEW_S for each in times)
-            for frame, times in self._ahead.items()
+            frame: sum(at >= now - SKEW_S for at in times) for frame, times in self._ahead.items()
         }
         return {frame: count for frame, count in recent.items() if count}
 
     @property
-    def _settled(self) -> float:
-        return math.inf if self._began is None else self._began + SETTLE_S
+    def _subscribed_at(self) -> float:
+        return math.inf if self._began is None else self._began + SUBSCRIBE_S
 
-    def _forget(self, until: float) -> None:
-        """Drop what came when not all subscriptions were on, and the other will never bring."""
+    def _drop_before(self, until: float) -> None:
+        """Drop frames that came before the other connection's subscriptions were active."""
         for side in (self._ahead, self._pending):
             for frame in [frame for frame, times in side.items() if times[-1] < until]:
                 del side[frame]
 
-    def _note(
+    def _add(
         self,
         frame: bytes,
         now: float,
@@ -94,4 +95,4 @@ class Overlap:
         times.pop(0)
         if not times:
             del other[frame]
-        self._met += now >= self._settled
+        self._matched += now >= self._subscribed_at

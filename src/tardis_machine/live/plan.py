@@ -1,4 +1,4 @@
-"""What has to be connected and polled for a live stream; everything is checked here, first."""
+"""The connections and pollers of a live stream, planned and checked before any is started."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from tardis_machine.live.addresses import is_set, rest_url, variable, websocket_
 
 
 @dataclass(frozen=True, slots=True)
-class Connecting:
-    """One connection: where, what is subscribed, which books need a snapshot."""
+class ConnectionPlan:
+    """One connection: its URL, its subscriptions, and the books that need a snapshot."""
 
     endpoint: Endpoint
     url: str
@@ -31,41 +31,44 @@ class Connecting:
 
     @property
     def channels(self) -> Mapping[str, tuple[str, ...] | None]:
-        """Channels with their symbols, those that stand for a snapshot included."""
-        found = {each.channel: each.symbols for each in self.filters}
-        return found | {each.channel: symbols for each, symbols in self.snapshots if each.channel}
+        """Symbols by channel, including the channels of snapshots."""
+        subscribed = {subscription.channel: subscription.symbols for subscription in self.filters}
+        return subscribed | {
+            snapshot.channel: symbols for snapshot, symbols in self.snapshots if snapshot.channel
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Polling:
-    """One poller with the symbols it asks for."""
+class PollerPlan:
+    """One poller and its symbols."""
 
     poller: Poller
     symbols: tuple[str, ...]
 
     @property
     def channels(self) -> Mapping[str, tuple[str, ...] | None]:
+        """Symbols by channel."""
         return {self.poller.channel: self.symbols or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sources of one stream."""
+    """The sources of one live stream."""
 
     exchange: Exchange
     dialect: Dialect
     filters: tuple[Filter, ...]
     secrets: tuple[str, ...]
-    connections: tuple[Connecting, ...]
-    pollings: tuple[Polling, ...]
+    connections: tuple[ConnectionPlan, ...]
+    pollers: tuple[PollerPlan, ...]
     environ: Mapping[str, str]
 
-    def session(self) -> ConnectionContext:
-        """Start a session for a connection."""
+    def context(self) -> ConnectionContext:
+        """Return a context for a new connection, with the current time."""
         return ConnectionContext(time_ns() // 1_000_000, self.filters, self.secrets)
 
     def rest_url(self, url: str) -> str:
-        """Give the address to ask for one of the exchange's REST URLs."""
+        """Return a REST URL of the exchange, as the environment overrides it."""
         return rest_url(self.exchange.name, url, self.environ)
 
 
@@ -75,7 +78,7 @@ def plan(
     symbols: Sequence[str] | None,
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
-    """Find the sources of a stream, or say why there cannot be one."""
+    """Return the sources of a stream; raise DialectError if the exchange cannot stream it."""
     dialect = exchange.live
     if dialect is None:
         raise DialectError(exchange.name, "has no live data")
@@ -86,44 +89,44 @@ def plan(
             f"{variable('WSS_URL', exchange.name)} is set",
         )
     now = time_ns() // 1000
-    with _refusing(exchange.name, symbols):
+    with _symbols_checked(exchange.name, symbols):
         filters = tuple(filters_of.normalize(exchange.filters(types, symbols, now, now)))
-    for each in filters:
-        _check_symbols(exchange.name, dialect, each)
+    for subscription in filters:
+        _check_symbols(exchange.name, dialect, subscription)
     secrets = _secrets(exchange.name, dialect, environ)
     off_socket = dialect.rest_channels()
-    streamed = [_asked(dialect, each) for each in filters if each.channel not in off_socket]
+    streamed = [_without_empty(dialect, f) for f in filters if f.channel not in off_socket]
     connections = tuple(
-        Connecting(
+        ConnectionPlan(
             endpoint,
             websocket_url(
                 exchange.name, endpoint, dialect.endpoints, environ, with_secrets=bool(secrets)
             ),
-            its_filters,
-            tuple(_snapshots(dialect, its_filters, filters)),
+            own_filters,
+            tuple(_snapshots(dialect, own_filters, filters)),
         )
         for endpoint, endpoint_filters in _by_endpoint(exchange.name, dialect, streamed)
-        for its_filters in _split(endpoint_filters, dialect.max_streams)
+        for own_filters in _split(endpoint_filters, dialect.max_streams)
     )
-    asked = {each.channel: each.symbols for each in filters}
-    pollings = tuple(
-        Polling(each, asked[each.channel] or ())
-        for each in dialect.pollers
-        if each.channel in asked
+    requested = {subscription.channel: subscription.symbols for subscription in filters}
+    pollers = tuple(
+        PollerPlan(poller, requested[poller.channel] or ())
+        for poller in dialect.pollers
+        if poller.channel in requested
     )
-    found = Plan(exchange, dialect, filters, secrets, connections, pollings, environ)
-    for connecting in connections:
-        # What the exchange cannot be asked shows now, not while connecting.
-        with _refusing(exchange.name, symbols):
-            list(dialect.subscribe(connecting.filters, found.session()))
+    planned = Plan(exchange, dialect, filters, secrets, connections, pollers, environ)
+    for connection in connections:
+        # Symbols that the dialect cannot spell raise here, before anything is connected.
+        with _symbols_checked(exchange.name, symbols):
+            list(dialect.subscribe(connection.filters, planned.context()))
     for snapshot in dialect.snapshots:
-        found.rest_url(snapshot.url)
-    return found
+        planned.rest_url(snapshot.url)
+    return planned
 
 
 @contextmanager
-def _refusing(exchange: str, symbols: Sequence[str] | None) -> Iterator[None]:
-    """Say of symbols that they are none of this exchange's, where it takes them apart."""
+def _symbols_checked(exchange: str, symbols: Sequence[str] | None) -> Iterator[None]:
+    """Raise DialectError where the block cannot parse the symbols of this exchange."""
     try:
         yield
     except DialectError:
@@ -134,20 +137,22 @@ def _refusing(exchange: str, symbols: Sequence[str] | None) -> Iterator[None]:
         raise DialectError(exchange, reason) from error
 
 
-def _check_symbols(exchange: str, dialect: Dialect, asked: Filter) -> None:
+def _check_symbols(exchange: str, dialect: Dialect, subscription: Filter) -> None:
     free = dialect.without_symbols
-    if asked.symbols is None and free is not None and asked.channel not in free:
+    if subscription.symbols is None and free is not None and subscription.channel not in free:
         raise DialectError(
             exchange,
-            f'invalid "symbols": none, expected at least one: {asked.channel} cannot be streamed'
-            " for all symbols",
+            f'invalid "symbols": none, expected at least one: {subscription.channel} cannot be'
+            " streamed for all symbols",
         )
 
 
-def _asked(dialect: Dialect, asked: Filter) -> Filter:
-    """Ask for all of a channel that takes no symbols: in filters it may have an empty list."""
+def _without_empty(dialect: Dialect, subscription: Filter) -> Filter:
+    """Return a filter without symbols for a channel that takes none, whose list is empty."""
     free = dialect.without_symbols or ()
-    return asked if asked.symbols or asked.channel not in free else Filter(asked.channel)
+    if subscription.symbols or subscription.channel not in free:
+        return subscription
+    return Filter(subscription.channel)
 
 
 def _secrets(exchange: str, dialect: Dialect, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -166,29 +171,30 @@ def _by_endpoint(
     exchange: str, dialect: Dialect, filters: Iterable[Filter]
 ) -> Iterator[tuple[Endpoint, list[Filter]]]:
     routed: dict[int, list[Filter]] = {}
-    for each in filters:
-        symbols: dict[int, list[str]] = {}
-        for symbol in (None,) if each.symbols is None else each.symbols:
-            at = next(
-                (n for n, e in enumerate(dialect.endpoints) if e.takes(each.channel, symbol)), None
+    for subscription in filters:
+        channel = subscription.channel
+        by_index: dict[int, list[str]] = {}
+        for symbol in (None,) if subscription.symbols is None else subscription.symbols:
+            index = next(
+                (n for n, e in enumerate(dialect.endpoints) if e.takes(channel, symbol)), None
             )
-            if at is None:
-                raise DialectError(exchange, f"channel {each.channel} is not streamed live")
-            symbols.setdefault(at, []).extend(() if symbol is None else (symbol,))
-        for at, its_symbols in symbols.items():
-            taken = None if each.symbols is None else tuple(its_symbols)
-            routed.setdefault(at, []).append(Filter(each.channel, taken))
-    for at in sorted(routed):
-        yield dialect.endpoints[at], routed[at]
+            if index is None:
+                raise DialectError(exchange, f"channel {channel} is not streamed live")
+            by_index.setdefault(index, []).extend(() if symbol is None else (symbol,))
+        for index, symbols in by_index.items():
+            chosen = None if subscription.symbols is None else tuple(symbols)
+            routed.setdefault(index, []).append(Filter(channel, chosen))
+    for index in sorted(routed):
+        yield dialect.endpoints[index], routed[index]
 
 
 def _split(filters: Sequence[Filter], limit: int | None) -> Iterator[tuple[Filter, ...]]:
-    """Cut filters so that no connection has too many streams; a symbol's channels stay together."""
-    every_symbol = [each for each in filters if each.symbols is None]
+    """Yield filters by connection, at most `limit` streams each; a symbol is not split."""
+    every_symbol = [subscription for subscription in filters if subscription.symbols is None]
     by_symbol: dict[str, list[str]] = {}
-    for each in filters:
-        for symbol in each.symbols or ():
-            by_symbol.setdefault(symbol, []).append(each.channel)
+    for subscription in filters:
+        for symbol in subscription.symbols or ():
+            by_symbol.setdefault(symbol, []).append(subscription.channel)
     if limit is None or len(every_symbol) + sum(map(len, by_symbol.values())) <= limit:
         yield tuple(filters)
         return
@@ -210,11 +216,11 @@ def _chosen(chosen: Mapping[str, list[str]]) -> list[Filter]:
 
 
 def _snapshots(
-    dialect: Dialect, filters: Sequence[Filter], asked: Sequence[Filter]
+    dialect: Dialect, filters: Sequence[Filter], requested: Sequence[Filter]
 ) -> Iterator[tuple[SnapshotRequest, tuple[str, ...]]]:
-    on_it = {each.channel: each.symbols or () for each in filters}
-    wanted = {each.channel for each in asked}
+    subscribed = {subscription.channel: subscription.symbols or () for subscription in filters}
+    channels = {subscription.channel for subscription in requested}
     for snapshot in dialect.snapshots:
-        symbols = on_it.get(snapshot.deltas)
-        if symbols and (not snapshot.channel or snapshot.channel in wanted):
+        symbols = subscribed.get(snapshot.deltas)
+        if symbols and (not snapshot.channel or snapshot.channel in channels):
             yield snapshot, symbols

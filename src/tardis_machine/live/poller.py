@@ -1,4 +1,4 @@
-"""A channel that an exchange gives by REST only, asked for again and again."""
+"""Polling of channels that an exchange offers by REST only."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,46 +9,49 @@ import msgspec
 from tardis_machine.exchanges.base.dialect import AnswerError, chunks, spelled
 from tardis_machine.live.errors import LiveError
 from tardis_machine.live.lanes import Lane
-from tardis_machine.live.plan import Polling
+from tardis_machine.live.plan import PollerPlan
 from tardis_machine.live.resources import Resources
 from tardis_machine.live.rest import Rest
 
 
 class Host(Protocol):
-    """The stream that a poller belongs to."""
+    """The feed that a poller belongs to; the poller calls it in the event loop's thread."""
 
     resources: Resources
     rest: Rest
 
-    def take(self, source: "PolledSource", local: str, frame: bytes) -> None: ...
+    def process_frame(self, source: "PolledSource", local: str, frame: bytes) -> None:
+        """Normalize a rendered answer; called by the inbox."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Send the normalized messages; called by the inbox after a step of frames."""
 
-    def report(self, error: Exception) -> None: ...
+    def report(self, error: Exception) -> None:
+        """Report a failed request; the poller asks again in its next round."""
 
 
 class PolledSource:
-    """Polls until it is cancelled; a symbol that fails is reported and left out of that round."""
+    """A poller that runs until it is cancelled; it reports a symbol that fails and skips it."""
 
-    def __init__(self, source: Polling, lanes: Sequence[Lane], host: Host) -> None:
+    def __init__(self, source: PollerPlan, lanes: Sequence[Lane], host: Host) -> None:
         self.source = source
         self.lanes = lanes
         self._host = host
 
     async def run(self) -> None:
-        """Ask for all symbols, wait, ask again."""
+        """Request all symbols every `every_s` seconds until cancelled."""
         poller = self.source.poller
         symbols = self.source.symbols if poller.per_symbol else ("",)
         while True:
-            for some in chunks(symbols, poller.at_once):
-                await asyncio.gather(*map(self._poll, some))
+            for group in chunks(symbols, poller.at_once):
+                await asyncio.gather(*map(self._poll, group))
             await asyncio.sleep(poller.every_s)
 
-    def beat(self, lane: Lane) -> None:
-        """Nothing to note: a poller knows itself when it gets nothing."""
+    def record_message(self, lane: Lane) -> None:
+        """Do nothing: a poller is never checked for silence."""
 
-    def _take(self, local: str, frame: bytes) -> None:
-        self._host.take(self, local, frame)
+    def _process_frame(self, local: str, frame: bytes) -> None:
+        self._host.process_frame(self, local, frame)
 
     async def _poll(self, symbol: str) -> None:
         poller, host = self.source.poller, self._host
@@ -58,7 +61,8 @@ class PolledSource:
                 *(host.rest.get(spelled(url, symbol), weight=poller.weight) for url in poller.urls)
             )
             for message in poller.render(symbol, answers):
-                resources.inbox.put(self._take, host.flush, resources.clock.stamp(), message)
+                local = resources.clock.stamp()
+                resources.inbox.put(self._process_frame, host.flush, local, message)
         except (LiveError, AnswerError) as error:
             host.report(error)
         except (msgspec.MsgspecError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What the live streams of a process share."""
+"""Resources that all live streams of a process share."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tardis_machine.live.statistics import Statistics
 
 
 class Resources:
-    """Settings, the clock, the inbox, HTTP clients."""
+    """Settings, clock, inbox, counters, HTTP client and REST clients of the live streams."""
 
     def __init__(
         self, config: LiveConfig | None = None, environ: Mapping[str, str] = os.environ
@@ -29,7 +29,7 @@ class Resources:
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The client of all connections, made when first needed."""
+        """The HTTP client of all connections, created at the first use."""
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -39,20 +39,20 @@ class Resources:
         return self._http
 
     def rest(self, plan: Plan) -> Rest:
-        """Give the REST side of an exchange: all that is asked of it counts together."""
+        """Return the REST client of an exchange; all streams share it and its rate limit."""
         name = plan.exchange.name
-        found = self._rests.get(name)
-        if found is None:
-            found = self._rests[name] = Rest(
+        client = self._rests.get(name)
+        if client is None:
+            client = self._rests[name] = Rest(
                 self.http,
                 plan.rest_url,
                 plan.dialect.budget,
                 max_bytes=self.config.live_max_frame_bytes,
             )
-        return found
+        return client
 
     async def close(self) -> None:
-        """Give up the HTTP clients."""
+        """Close the HTTP client."""
         self._rests.clear()
         if self._http is not None:
             await self._http.close()

@@ -1,4 +1,4 @@
-"""REST requests to one exchange: its allowance, its requests to wait, its proxies."""
+"""REST requests to one exchange, within its rate limit and through the system's proxy."""
 
 import asyncio
 import time
@@ -22,12 +22,12 @@ _TOO_MANY: Final = 429
 _BANNED: Final = 418
 _WAIT_S: Final = {_TOO_MANY: 16.0, _BANNED: 120.0}
 _MAX_WAIT_S: Final = 3 * 86_400.0
-"""The longest ban of any exchange, whatever its answer says."""
+"""The longest wait that an answer can impose: the longest ban of any exchange."""
 _LIKE_HTTP: Final = {"ws": "http", "wss": "https"}
 
 
 def proxy_of(url: str) -> str | None:
-    """Find the proxy that the system names for a URL; a WebSocket's is that of its HTTP kind."""
+    """Return the system's proxy for a URL; a WebSocket uses the one of HTTP or HTTPS."""
     target = URL(url)
     if target.host is None or proxy_bypass(f"{target.host}:{target.port}"):
         return None
@@ -37,7 +37,10 @@ def proxy_of(url: str) -> str | None:
 
 
 def retry_after(header: str | None, status: int) -> float:
-    """Read how long to wait: seconds or a date; what is past or missing is the status's own."""
+    """Return the seconds to wait that a Retry-After header says, or the default of the status.
+
+    The header is a number of seconds or a date. The default holds if it is missing or in the past.
+    """
     fallback = _WAIT_S.get(status, 0.0)
     if not header:
         return fallback
@@ -52,7 +55,7 @@ def retry_after(header: str | None, status: int) -> float:
 
 
 class Rest:
-    """The REST side of one exchange, shared by all that this process asks of it."""
+    """REST client of one exchange; it waits where the exchange's rate limit demands it."""
 
     def __init__(
         self,
@@ -76,16 +79,19 @@ class Rest:
         self._learning = asyncio.Lock()
 
     async def get(self, url: str, *, weight: int = 1, method: str = "GET") -> bytes:
-        """Ask, as soon as the allowance permits; RestError if there is no good answer."""
-        await self._allowance(weight)
-        return await self._ask(self._address(url), method)
+        """Return the body of an answer with status 200; wait first until the rate limit permits it.
 
-    async def _allowance(self, weight: int) -> None:
+        Raises RestError for any other answer, RateLimitError for a status 418 or 429.
+        """
+        await self._wait_for_limit(weight)
+        return await self._request(self._address(url), method)
+
+    async def _wait_for_limit(self, weight: int) -> None:
         budget = self._budget
         if budget is not None and self._limit is None:
             async with self._learning:
                 if self._limit is None:
-                    self._limit = await self._learn(budget)
+                    self._limit = await self._fetch_limit(budget)
         while True:
             blocked = self._blocked_until - time.monotonic()
             if blocked > 0:
@@ -97,21 +103,21 @@ class Rest:
             if window != self._window:
                 self._window, self._used = window, 0
             spent = self._used + weight + budget.reserve
-            if spent <= self._limit or self._used == 0:  # else a low limit would block for ever
+            if spent <= self._limit or self._used == 0:  # a low limit must not block for ever
                 self._used += weight
                 return
             await asyncio.sleep((window + 1) * self._window_s - time.time())
 
-    async def _learn(self, budget: Budget) -> int:
+    async def _fetch_limit(self, budget: Budget) -> int:
         if not budget.info or budget.read is None:
             return budget.per_minute
         try:
-            answer = await self._ask(self._address(budget.info), "GET")
+            answer = await self._request(self._address(budget.info), "GET")
             return budget.read(msgspec.json.decode(answer)) or budget.per_minute
         except (RestError, msgspec.MsgspecError, ValueError):
             return budget.per_minute
 
-    async def _ask(self, url: str, method: str) -> bytes:
+    async def _request(self, url: str, method: str) -> bytes:
         try:
             async with (
                 asyncio.timeout(_TIMEOUT_S),
@@ -119,9 +125,9 @@ class Rest:
                     method, url, proxy=proxy_of(url), allow_redirects=False
                 ) as answer,
             ):
-                self._count(answer)
+                self._count_usage(answer)
                 if answer.status in _WAIT_S:
-                    raise self._limited(url, answer)
+                    raise self._rate_limit_error(url, answer)
                 body = await self._body(url, answer)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise RestError(_shown(url), str(error) or type(error).__name__) from None
@@ -139,23 +145,23 @@ class Rest:
                 raise RestError(_shown(url), f"an answer of more than {self._max_bytes} bytes")
         return bytes(body)
 
-    def _count(self, answer: aiohttp.ClientResponse) -> None:
+    def _count_usage(self, answer: aiohttp.ClientResponse) -> None:
         budget = self._budget
         if budget is not None and budget.header:
             used = answer.headers.get(budget.header, "")
             if used.isdigit():
                 self._used = max(self._used, int(used))
 
-    def _limited(self, url: str, answer: aiohttp.ClientResponse) -> RateLimitError:
+    def _rate_limit_error(self, url: str, answer: aiohttp.ClientResponse) -> RateLimitError:
         self._limits += 1
-        asked = answer.headers.get("Retry-After")
-        wait = retry_after(asked, answer.status)
-        if not asked and answer.status == _TOO_MANY:
+        header = answer.headers.get("Retry-After")
+        wait = retry_after(header, answer.status)
+        if not header and answer.status == _TOO_MANY:
             wait *= self._limits
         self._blocked_until = max(self._blocked_until, time.monotonic() + wait)
         return RateLimitError(_shown(url), answer.status, wait)
 
 
 def _shown(url: str) -> str:
-    """Print a URL without the credentials that an override may carry."""
+    """Return a URL without the credentials that an override may contain."""
     return str(URL(url).with_user(None))

@@ -1,11 +1,11 @@
-"""How patient live streams are, and how much they keep."""
+"""Settings of live streams: timeouts, retries and buffer sizes."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from tardis_machine.config import ConfigError, Section, bytes_size, setting
 
-# Some exchanges refuse the WebSocket handshakes of clients that are no browser.
+# Some exchanges refuse a WebSocket handshake without a browser's User-Agent.
 _BROWSER: Final = (
     "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko) "
     "Chrome/100.0.4896.127 Safari/537.36"
@@ -14,7 +14,7 @@ _BROWSER: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class LiveConfig(Section, title="Live streams", help_topic="live"):
-    """Connections to exchanges: when to give one up, when to try again."""
+    """Connections to exchanges: when to close one, when to connect again."""
 
     live_reconnect_s: float = setting(
         1.0,
@@ -60,7 +60,7 @@ class LiveConfig(Section, title="Live streams", help_topic="live"):
     )
 
     def validate(self) -> None:
-        """Refuse a longest wait that is shorter than the first, and what no header can hold."""
+        """Raise ConfigError for an invalid User-Agent or a longest wait below the first."""
         agent = self.live_user_agent
         if not (agent.strip() and agent.isascii() and agent.isprintable()):
             raise ConfigError(

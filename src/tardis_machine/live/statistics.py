@@ -1,4 +1,4 @@
-"""What live streams count, and how Prometheus sees it."""
+"""Counters of live streams, and their metrics."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -21,27 +21,27 @@ class Statistics:
 
 
 class LiveCollector(Collector):
-    """Gives the counts to Prometheus."""
+    """Prometheus metrics of the live streams; the registry calls `collect` at each scrape."""
 
     def __init__(self, statistics: Statistics, buffered: Callable[[], int]) -> None:
         self._statistics = statistics
         self._buffered = buffered
 
     def collect(self) -> Iterable[Metric]:
-        counted = self._statistics
+        statistics = self._statistics
         for name, help_text, gauges in (
-            ("connections", "Connections to exchanges that are open.", counted.connections),
-            ("clients", "Clients of live streams.", counted.clients),
+            ("connections", "Connections to exchanges that are open.", statistics.connections),
+            ("clients", "Clients of live streams.", statistics.clients),
         ):
             gauge = GaugeMetricFamily(f"tardis_machine_live_{name}", help_text, labels=["exchange"])
             for exchange, value in gauges.items():
                 gauge.add_metric([exchange], value)
             yield gauge
         for name, help_text, counts in (
-            ("frames", "Frames and REST answers taken from exchanges.", counted.frames),
-            ("disconnects", "Connections to exchanges that ended.", counted.disconnects),
-            ("resyncs", "Books asked for again since an update was missing.", counted.resyncs),
-            ("malformed", "Messages that could not be normalized.", counted.malformed),
+            ("frames", "Frames and REST answers taken from exchanges.", statistics.frames),
+            ("disconnects", "Connections to exchanges that ended.", statistics.disconnects),
+            ("resyncs", "Books asked for again since an update was missing.", statistics.resyncs),
+            ("malformed", "Messages that could not be normalized.", statistics.malformed),
         ):
             counter = CounterMetricFamily(
                 f"tardis_machine_live_{name}", help_text, labels=["exchange"]
@@ -54,7 +54,7 @@ class LiveCollector(Collector):
             "Errors of live streams, by code.",
             labels=["exchange", "code"],
         )
-        for (exchange, code), value in counted.errors.items():
+        for (exchange, code), value in statistics.errors.items():
             errors.add_metric([exchange, code], value)
         yield errors
         buffered = GaugeMetricFamily(

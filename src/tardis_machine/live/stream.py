@@ -1,4 +1,4 @@
-"""Live streams: what exchanges send now, normalized, for programs."""
+"""Live streams for Python programs: normalized messages as exchanges send them."""
 
 import asyncio
 from collections import deque
@@ -30,7 +30,7 @@ _MAX_UNREAD: Final = 64 * 1024 * 1024
 
 
 class StreamEndedError(TardisMachineError):
-    """A stream that was left, or closed, is asked for its messages again."""
+    """A second read of a live stream that was closed or whose loop was left."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -40,12 +40,12 @@ class StreamEndedError(TardisMachineError):
 
 
 class NormalizedStream(Generic[M_co]):
-    """Streams of exchanges, merged in the order of arrival.
+    """Live messages of one or several exchanges, in the order of arrival.
 
-    Iterate over it, once, for typed messages, or over `batches()` for the bytes. It ends when it
-    is closed or that loop is left, and fails when its consumer is more than 64 MiB behind. An
-    exchange that fails is tried again, see `with_error_messages`; after 50 errors in a row it fails
-    as well.
+    Iterate over the stream once for typed messages, or over `batches()` for bytes. It ends when it
+    is closed or the loop is left. It raises SlowConsumerError if more than 64 MiB are unread, and
+    TooManyErrorsError after 50 errors of an exchange in a row. A single error only reconnects; see
+    `with_error_messages`.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class NormalizedStream(Generic[M_co]):
         *,
         hub: Hub | None = None,
     ) -> None:
-        self.with_disconnects = any(each.with_disconnect_messages for each in options)
-        self.with_errors = any(each.with_error_messages for each in options)
+        self.with_disconnects = any(request.with_disconnect_messages for request in options)
+        self.with_errors = any(request.with_error_messages for request in options)
         self._hub = hub or Hub()
         self._owned = self._hub if hub is None else None
         self._options = options
@@ -67,7 +67,11 @@ class NormalizedStream(Generic[M_co]):
         self._joined: Joined | None = None
 
     def send(self, data: bytes, count: int) -> None:
-        """Take what arrived; called by the stream's feeds."""
+        """Queue a batch for the consumer.
+
+        The feeds call it in the event loop's thread for each batch. It raises SlowConsumerError
+        if too much is unread; the feed then calls `end` with that error.
+        """
         self._unread += len(data)
         if self._unread > _MAX_UNREAD:
             raise SlowConsumerError(self._unread, _MAX_UNREAD)
@@ -75,19 +79,22 @@ class NormalizedStream(Generic[M_co]):
         self._arrived.set()
 
     def end(self, error: Exception) -> None:
-        """Fail, when what has arrived is consumed; called by the stream's feeds."""
+        """Make the consumer raise this error once it has read the queued batches.
+
+        A feed calls it in the event loop's thread when it drops this stream.
+        """
         self._failure = self._failure or error
         self._arrived.set()
 
     def _begin(self) -> None:
         if self._closed:
             raise StreamEndedError("was closed")
-        if self._joined is not None:  # who leaves a loop closes it a moment later
+        if self._joined is not None:  # a loop that is left closes the stream later
             raise StreamEndedError("is being read, or was left")
         self._joined = self._hub.join(self._options, self)
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Give the bytes of whole messages, as they arrive; the stream ends with its consumer."""
+        """Yield batches of whole messages as JSON lines; leaving the loop closes the stream."""
         self._begin()
         try:
             while True:
@@ -111,7 +118,7 @@ class NormalizedStream(Generic[M_co]):
                     yield message  # type: ignore[misc]  # by the types asked for
 
     async def aclose(self) -> None:
-        """Stop; a consumer that waits gets to the end. Harmless when repeated."""
+        """Close the stream; a waiting consumer reaches its end. Harmless when repeated."""
         self._closed = True
         self._arrived.set()
         if self._joined is not None:
@@ -191,13 +198,13 @@ def stream_normalized(
     timeout_interval_ms: int | None = None,
     hub: Hub | None = None,
 ) -> NormalizedStream[Any]:
-    """Stream one exchange's normalized and computed messages.
+    """Return a live stream of normalized and computed messages.
 
     >>> async for trade in stream_normalized("bitmex", symbols=["XBTUSD"],
     ...                                      data_types=["trade"]): ...
 
-    A list of dictionaries of these arguments is several streams, in the order of arrival. Close it
-    when done, best by `async with`.
+    A list of dictionaries of these arguments streams several exchanges, in the order of arrival.
+    Close the stream when done, best with `async with`.
     """
     asked = read_arguments(
         exchange,
