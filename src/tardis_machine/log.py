@@ -175,7 +175,7 @@ class LineWriter:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all lines are written, or the timeout has passed."""
+        """Wait until all lines are written, at most `timeout_s`; return if no thread writes."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines or self._thread is None, timeout_s)
 

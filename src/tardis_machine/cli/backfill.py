@@ -61,7 +61,7 @@ def run(
         return 0
     if config.asks and units:
         _print_units(units)
-        if not confirm(f"Replace what is there of these {len(units)} units?"):
+        if not confirm(f"Replace the rows of these {len(units)} units?"):
             return 1
     failed = False
     if config.to_tables:
@@ -158,10 +158,11 @@ def _replays(config: BackfillConfig) -> list[ReplayNormalizedOptions]:
 
 
 def _print_existing(
-    replays: Sequence[ReplayNormalizedOptions], units: Sequence[Unit], where: str = ""
+    replays: Sequence[ReplayNormalizedOptions], to_do: Sequence[Unit], where: str = ""
 ) -> None:
+    """Print how many days of the replays are skipped, since no unit is left to do for them."""
     requested = {(unit.exchange, unit.day) for unit in plan(replays)}
-    existing = requested - {(unit.exchange, unit.day) for unit in units}
+    existing = requested - {(unit.exchange, unit.day) for unit in to_do}
     if existing:
         print(f"{len(existing)} of {len(requested)} days are there already{where}")
 

@@ -77,9 +77,9 @@ def lake_sections() -> tuple[type[Section], ...]:
 
 def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> int:
     """Print the configuration in force, or the page that documents it."""
-    own = {"--json", "--markdown", "--set"}
-    chosen = own.intersection(arguments)
-    rest = [argument for argument in arguments if argument not in own]
+    own_flags = {"--json", "--markdown", "--set"}
+    chosen = own_flags.intersection(arguments)
+    rest = [argument for argument in arguments if argument not in own_flags]
     if "--markdown" in chosen:
         print(page(), end="")
         return 0

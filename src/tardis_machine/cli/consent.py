@@ -16,7 +16,7 @@ def expect_terminal(command: Sequence[str], sections: Iterable[type[Section]]) -
 
     Values of flags that may hold secrets are left out of that command.
     """
-    if _is_terminal():
+    if _can_ask():
         return
     hidden = {
         option.flag
@@ -42,8 +42,8 @@ def confirm(question: str) -> bool:
     return False
 
 
-def _is_terminal() -> bool:
-    # The question is written to stderr, the answer read from stdin. Both are None in a daemon.
+def _can_ask() -> bool:
+    # The question is written to stderr, the answer read from stdin. Either may be None in a daemon.
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

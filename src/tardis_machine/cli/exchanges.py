@@ -118,6 +118,7 @@ def _eras(exchange: Exchange, data_type: str) -> Iterator[tuple[str | None, tupl
 
 
 def _facts(name: str) -> dict[str, Any]:
+    """Return what --json prints; an exchange that is not normalized has only channels."""
     channels = list(catalog.channels(name))
     if name not in exchanges.names():
         return {

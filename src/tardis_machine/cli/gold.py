@@ -177,13 +177,13 @@ def _print_refreshed(outcome: "Refreshed") -> None:
 
 COMMANDS: Final[dict[str, Command]] = {
     "gold": Command(
-        "Keeps Gold up with Silver: bars, books, series and quality of the days that changed.",
+        "Updates Gold from Silver: bars, books, series and quality of the days that changed.",
         (GoldConfig,),
         _gold,
         "tardis-machine lake gold --tables /data/lake --bars trade_bar_1m,trade_bar_60m",
     ),
     "quality": Command(
-        "Reports how good the data is: rows, gaps, disconnects, latency, duplicates, what misses.",
+        "Reports data quality: rows, gaps, disconnects, latency, duplicates, missing days.",
         (QualityConfig,),
         _quality,
         "tardis-machine lake quality --tables /data/lake --picture quality.svg",
@@ -196,7 +196,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "\n    --from 2024-03-01 --to 2024-03-02 --picture xbtusd.png",
     ),
     "register": Command(
-        "Makes the tables known to a catalog, such as a Hive metastore or Unity.",
+        "Registers the tables in a catalog, such as a Hive metastore or Unity.",
         (RegisterConfig,),
         _register,
         "tardis-machine lake register --tables /data/lake --database md",

@@ -102,8 +102,8 @@ def _pop_positional(words: list[str]) -> list[str]:
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:
     """Return false for records of Py4J's gateway: its logs of an interrupt have a stack.
 
-    The root logger calls this for each record. The gateway logs to the root logger, so that the
-    level of the logger `py4j` does not apply.
+    The root logger calls this for each record that is logged to it directly. The gateway does so:
+    the level of the logger `py4j` does not apply.
     """
     return record.module != "java_gateway"
 
@@ -140,10 +140,10 @@ def _verify(loaded: Loaded, _: Sequence[str]) -> int:
 
     config = loaded[VerifyConfig]
     _check_names(config.flag("exchange"), config.exchange, exchanges.names())
-    wanted = verify.Wanted(config.exchange, *time_range(config))
+    selection = verify.Wanted(config.exchange, *time_range(config))
     tables = _open_tables_for_replay(loaded, config.tables)
     expect_tables(tables, config)
-    units = verify.units(manifest.finished(tables), wanted)
+    units = verify.units(manifest.finished(tables), selection)
     differences = verify.verify(
         tables, units, _source_options(loaded[HistoryConfig], tables), _print_verified
     )
@@ -194,13 +194,13 @@ def _stream(loaded: Loaded, _: Sequence[str]) -> int:
     expect_client(config.from_bus, settings)
     tables = open_tables(loaded, config.to_tables)
     checkpoint = config.checkpoint or streaming.default_checkpoint(tables.root, config.from_bus)
-    asked = Asked(
+    stream_options = Asked(
         config.starting,
         config.max_events_per_batch,
         config.on_data_loss == "skip",
         checkpoint,
     )
-    rows = records(tables.spark, config.from_bus, settings, asked)
+    rows = records(tables.spark, config.from_bus, settings, stream_options)
     metrics = StreamMetrics()
     if config.metrics_port is not None:
         metrics.serve(config.metrics_host, config.metrics_port)
@@ -400,7 +400,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "tardis-machine lake verify --tables /data/lake --exchange bitmex --from 2024-03-01",
     ),
     "stream": Command(
-        "Keeps Bronze and Silver fresh from a bus, with the publisher's flags of that bus.",
+        "Writes the events of a bus to Bronze and Silver; takes the publisher's flags of that bus.",
         (StreamConfig, *(BUSES[name].config_type for name in STREAMS)),
         _stream,
         "tardis-machine lake stream --from-bus kafka --kafka-brokers localhost:9092"
@@ -427,7 +427,7 @@ COMMANDS: Final[dict[str, Command]] = {
         arguments=" TABLE",
     ),
     "maintain": Command(
-        "Compacts and vacuums the tables and prints their sizes; all of it unless flags choose.",
+        "Compacts and vacuums the tables and prints their sizes, or does what its flags choose.",
         (MaintainConfig,),
         _maintain,
         "tardis-machine lake maintain --tables /data/lake --compact",

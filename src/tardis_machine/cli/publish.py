@@ -66,7 +66,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
             config.expect_client()
             buses[name] = config
     if not buses:
-        raise ConfigError(_PROG, None, f"expected a bus: one of {', '.join(BUSES)}")
+        raise ConfigError(
+            _PROG, None, f"no bus is configured; expected the flags of one of {', '.join(BUSES)}"
+        )
     publish = loaded[PublishConfig]
     letters = loaded[Command].dead_letters
     if letters is not None:

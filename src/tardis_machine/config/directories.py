@@ -88,10 +88,10 @@ def check_own(flag: str, path: Path, *, forgives_group: bool = False) -> None:
         raise _default_refused(
             flag, path, f"may be changed by other users ({_owner_and_mode(path)})"
         )
-    wanted = mode & ~stat.S_IWGRP if forgives_group else _PRIVATE
-    if mode & ~wanted & 0o777:
+    private_mode = mode & ~stat.S_IWGRP if forgives_group else _PRIVATE
+    if mode & ~private_mode & 0o777:
         try:
-            path.chmod(wanted)
+            path.chmod(private_mode)
         except OSError as error:
             # On a read-only mount no user can write to the directory anyway.
             log.debug("directory cannot be made private", extra={"error": str(error)})

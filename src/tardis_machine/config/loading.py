@@ -306,10 +306,10 @@ def _check_file(content: Mapping[str, Any], sections: Sequence[type[Section]], p
             top.update({option.key: option for option in options(owner)})
     for key, value in content.items():
         if key in tables and isinstance(value, Mapping):
-            known = {option.name: option for owner in tables[key] for option in options(owner)}
-            for name in flatten(tables[key][0], value, known):
-                if name not in known:
-                    raise ConfigError(f"{path} [{key}] {name}", None, allowed_keys(name, known))
+            names = {option.name for owner in tables[key] for option in options(owner)}
+            for name in flatten(tables[key][0], value, names):
+                if name not in names:
+                    raise ConfigError(f"{path} [{key}] {name}", None, allowed_keys(name, names))
         elif snake(key) not in top:
             raise ConfigError(f"{path} {key}", None, allowed_keys(key, [*top, *tables]))
 
@@ -318,13 +318,13 @@ def _unknown_variables(owner: type[Section], environ: Mapping[str, str]) -> list
     """Return a warning for each variable that has the section's prefix but is not a setting."""
     if not owner.section:
         return []
-    known = {option.variable for option in options(owner)}
-    known |= {f"{option.variable}_FILE" for option in options(owner) if option.setting.secret}
+    settings = {option.variable for option in options(owner)}
+    settings |= {f"{option.variable}_FILE" for option in options(owner) if option.setting.secret}
     prefix = f"{PREFIX}{owner.section.upper()}_"
     warnings = []
     for variable in sorted(environ):
-        if variable.startswith(prefix) and variable not in known:
-            near = difflib.get_close_matches(variable, known, n=1)
+        if variable.startswith(prefix) and variable not in settings:
+            near = difflib.get_close_matches(variable, settings, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"{variable} is not a setting and has no effect{hint}")
     return warnings

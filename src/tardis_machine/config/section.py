@@ -163,7 +163,7 @@ class Section:
 
     @classmethod
     def flag(cls, name: str) -> str:
-        """Return the flag of a field, for error messages."""
+        """Return the flag of a field of this section (`--kafka-topic`), for error messages."""
         return "--" + key_of(cls, name).replace("_", "-")
 
 
@@ -215,9 +215,11 @@ def options(owner: type[Section]) -> tuple[Option, ...]:
     """Return the options of a section in their order of declaration, inherited ones last."""
     hints = get_type_hints(owner)
     derived = []
-    own = list(inspect.get_annotations(owner))
+    own_names = list(inspect.get_annotations(owner))
     entries = fields(owner)  # type: ignore[arg-type]  # every subclass is a dataclass
-    for entry in sorted(entries, key=lambda e: own.index(e.name) if e.name in own else len(own)):
+    for entry in sorted(
+        entries, key=lambda e: own_names.index(e.name) if e.name in own_names else len(own_names)
+    ):
         declared = entry.metadata.get("setting")
         if declared is None:
             raise TypeError(f"{owner.__name__}.{entry.name} is not declared with setting()")

@@ -258,7 +258,7 @@ PAYLOAD_CASES: Final = (
     "error",
     "disconnect",
 )
-"""The payload cases of a Bronze envelope, as settings name them."""
+"""The message fields of a Bronze envelope, as settings name them; each envelope has one."""
 
 CASES: Final = {
     "trade": "trade",
@@ -275,7 +275,7 @@ CASES: Final = {
 
 
 def payload_case(message: Message) -> str:
-    """Return the payload case of a message in a Bronze envelope."""
+    """Return the name of the Bronze envelope's field that holds a message: `bookChange`."""
     if isinstance(message, BookSnapshot):
         return snapshot_case(message.name, grouped=message.grouping is not None)
     return CASES[str(message.__struct_config__.tag)]
