@@ -257,7 +257,7 @@ class DescriptorHandler(logging.Handler):
         self.write(f"{text}\n")
 
     def write(self, text: str) -> None:
-        """Queue a text without formatting it."""
+        """Queue a text for the writing thread as it is, without time and level."""
         self._writer.put(self._encoded(text))
 
     def flush(self) -> None:

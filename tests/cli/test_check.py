@@ -13,7 +13,7 @@ from tests.support.servers.tardis_api import TardisApi
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Give the verdict on each part; of several lines about one the last."""
+    """Return the last verdict that was printed on each part."""
     said = capsys.readouterr().out.splitlines()
     return {line.split()[1]: line.split()[0] for line in said}
 

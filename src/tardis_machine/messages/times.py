@@ -92,7 +92,7 @@ def text_of(time: TimeValue) -> str:
     if isinstance(time, int):
         return iso_ms(time) if time < MICROSECONDS else iso_us(time)
     if time[:20] not in SECONDS or time[20:] not in END_MS:
-        ms_of(time)
+        ms_of(time)  # raises for text in another form
     return time
 
 
