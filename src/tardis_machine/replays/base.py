@@ -1,4 +1,4 @@
-"""What all replays have in common: readers that end together, one clock, and being read once."""
+"""Base of all replays: their readers, their schedule, and iteration over messages."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 def span_of(option: ReplayOptions | ReplayNormalizedOptions) -> tuple[int, int]:
-    """Return from when to when messages are sent, in microseconds."""
+    """Return the start and end of the range whose messages are sent, in microseconds."""
     return option.window or (option.from_, option.to)
 
 
@@ -41,15 +41,15 @@ def _schedule(options: Options, clock: Clock | None) -> Schedule | None:
     speed = common_speed(options)
     if speed is None:
         return None
-    # An empty one does not begin the clock.
-    spans = [span_of(each) for each in options]
+    # An empty range has no messages, so it must not start the clock early.
+    spans = [span_of(option) for option in options]
     spans = [(start, end) for start, end in spans if start < end] or spans
     starts, ends = zip(*spans, strict=True)
     return Schedule(min(starts), max(ends), speed, clock)
 
 
 class ReplayEndedError(TardisMachineError):
-    """A replay that was read, or closed, is asked for its messages again."""
+    """A second read of a replay that was read to its end or closed."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -60,10 +60,10 @@ class ReplayEndedError(TardisMachineError):
 
 
 class Replay(ABC):
-    """Reads a history; a history of its own ends with it.
+    """Base of replays: the readers of a history, which it closes if it owns it.
 
-    What comes next may have to be fetched, or, with a speed, not be due. Iterating blocks until
-    then; on an event loop `ready`, or `due_in` and then `pending`, tell in advance.
+    Iterating blocks until the next messages are downloaded and, with a speed, due. On an event
+    loop, await `ready` first, or check `due_in` and then `pending`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Replay(ABC):
         self._schedule = _schedule(options, clock)
 
     def _reopen(self, options: Options) -> None:
-        """Close what is open, for other options."""
+        """Close the readers, and set the schedule for other options."""
         for reader in self._readers:
             reader.close()
         self._readers.clear()
@@ -90,22 +90,28 @@ class Replay(ABC):
 
     @abstractmethod
     def due_in(self) -> float:
-        """Seconds until what comes next is due; 0 unless it is paced."""
+        """Return the seconds until the next messages are due; 0 without a speed.
+
+        Called by the delivery loop in the event loop's thread, before each step.
+        """
 
     @abstractmethod
     def pending(self) -> Future[object] | None:
-        """Return the future to wait for then; None if it will not block."""
+        """Return the future of the download that the next step needs; None if it will not block.
+
+        Called by the delivery loop in the event loop's thread, when `due_in` is 0.
+        """
 
     async def ready(self) -> None:
-        """Wait until going on will not block."""
-        while (seconds := self.due_in()) > 0:  # noqa: ASYNC110 - it tells how long
+        """Wait until the next step will not block."""
+        while (seconds := self.due_in()) > 0:  # noqa: ASYNC110 - `due_in` returns how long
             await asyncio.sleep(seconds)
         while (waiting := self.pending()) is not None and not waiting.done():
             await until_done(waiting)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
-        """Close what was opened if not all can be."""
+        """Close the replay if the block raises while it opens readers."""
         try:
             yield
         except BaseException:
@@ -132,12 +138,12 @@ class Replay(ABC):
 
     @property
     def progress(self) -> float:
-        """The share of minutes that were read."""
+        """Share of the minutes that were read, from 0 to 1."""
         total = sum(reader.total_minutes for reader in self._readers)
         return sum(reader.done_minutes for reader in self._readers) / max(total, 1)
 
     def close(self) -> None:
-        """Stop at once."""
+        """Close the replay at once; harmless when repeated."""
         self._closed = True
         if self._schedule is not None:
             self._schedule.stop()
@@ -159,10 +165,10 @@ class Replay(ABC):
 
 
 class MessageReplay(Replay, Generic[B, M_co]):
-    """A replay of messages, in batches: an iterator over them, by `for` or by `async for`.
+    """A replay of messages: an iterator over them, with `for` or `async for`.
 
-    It is read once. Who leaves a loop early goes on from there with the next one, or by `next`,
-    until the replay is closed.
+    It is read once. After a loop is left early, the next loop or `next` continues from there, until
+    the replay is closed.
     """
 
     def __init__(
@@ -174,10 +180,10 @@ class MessageReplay(Replay, Generic[B, M_co]):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
-        self._asked = [
-            f"{each.exchange} {Time(start)} to {Time(end)}"
-            for each in options
-            for start, end in [span_of(each)]
+        self._ranges = [
+            f"{option.exchange} {Time(start)} to {Time(end)}"
+            for option in options
+            for start, end in [span_of(option)]
         ]
         self._begun = self._ended = False
         self._iterated: Iterator[B] | None = None
@@ -185,21 +191,26 @@ class MessageReplay(Replay, Generic[B, M_co]):
 
     def __repr__(self) -> str:
         state = "read" if self._ended else "closed" if self._closed else f"{self.progress:.0%} read"
-        return f"<{type(self).__name__} of {', '.join(self._asked)}: {state}>"
+        return f"<{type(self).__name__} of {', '.join(self._ranges)}: {state}>"
 
     @abstractmethod
     def _steps(self) -> Iterator[B]:
-        """Replay to the end."""
+        """Yield the batches of the whole replay.
+
+        Called once, by `_begin`, in the thread that iterates. An error that it raises reaches the
+        consumer and closes the replay.
+        """
 
     @abstractmethod
-    def _decoded(self, batch: B) -> Iterable[M_co]: ...
+    def _decoded(self, batch: B) -> Iterable[M_co]:
+        """Return the messages of a batch; called by the iterators in the thread that iterates."""
 
     def batches(self) -> Generator[B, None, None]:
-        """Replay to the end, as the bytes that the server sends."""
+        """Yield the batches that the server would send, up to the end of the replay."""
         return self._begin(self._steps())
 
     def _begin(self, steps: Iterator[C]) -> Generator[C, None, None]:
-        """Run a replay that was not begun before."""
+        """Start the replay; raise ReplayEndedError if it was started or closed before."""
         if self._ended:
             raise ReplayEndedError("was read to its end")
         if self._closed:
@@ -217,13 +228,13 @@ class MessageReplay(Replay, Generic[B, M_co]):
             self.close()
 
     def close(self) -> None:
-        """Stop at once."""
+        """Close the replay at once; harmless when repeated."""
         super().close()
         self._iterated = None
         self._current = iter(())
 
     def _resumed(self) -> Iterator[B]:
-        """Begin, or go on where the last loop was left."""
+        """Return the iterator over batches, started or left by an earlier loop."""
         if self._iterated is None:
             self._iterated = self.batches()
         return self._iterated
@@ -233,12 +244,12 @@ class MessageReplay(Replay, Generic[B, M_co]):
         return self._rest()
 
     def _rest(self) -> Iterator[M_co]:
-        """Give what `next` would, quicker."""
+        """Yield the messages that `next` would return, with less overhead for each."""
         while not self._ended:
             current = self._current
-            for message in current:  # noqa: UP028 - which loses the rest if a loop is left
+            for message in current:  # noqa: UP028 - `yield from` closes the batch if a loop is left
                 yield message
-            if self._current is not current:  # `next`, or another loop, has gone on meanwhile
+            if self._current is not current:  # `next` or another loop has read a batch since
                 continue
             if (batch := next(self._resumed(), None)) is not None:
                 self._current = iter(self._decoded(batch))
@@ -256,21 +267,21 @@ class MessageReplay(Replay, Generic[B, M_co]):
         return self
 
     async def __anext__(self) -> M_co:
-        """Replay without holding the event loop for longer than a step takes."""
+        """Return the next message, with at most one step of blocking work."""
         while not self._ended:
             current = self._current
             for message in current:
                 return message
             await asyncio.sleep(0)
             await self.ready()
-            if self._current is not current:  # another coroutine has gone on meanwhile
+            if self._current is not current:  # another coroutine has read a batch since
                 continue
             if (batch := next(self._resumed(), None)) is not None:
                 self._current = iter(self._decoded(batch))
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop at once."""
+        """Close the replay at once; harmless when repeated."""
         self.close()
 
     async def __aenter__(self) -> Self:

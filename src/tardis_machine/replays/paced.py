@@ -1,4 +1,4 @@
-"""Blocks of lines by the clock."""
+"""Blocks of recorded lines: paced by a schedule, trimmed to a window."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -12,17 +12,23 @@ from tardis_machine.replays.pacing import Schedule
 
 
 class DueBlocks(Protocol):
-    """Blocks of whole lines, and what the next one has to wait for."""
+    """Iterable of blocks of whole lines that says what the next block has to wait for.
+
+    A replay calls it in the thread that iterates. Iterating blocks unless `due_in` was 0 and
+    `pending` None.
+    """
 
     def __iter__(self) -> Iterator[bytes]: ...
 
-    def due_in(self) -> float: ...
+    def due_in(self) -> float:
+        """Return the seconds until the next block is due."""
 
-    def pending(self) -> Future[object] | None: ...
+    def pending(self) -> Future[object] | None:
+        """Return the future of the next block's download; None if it is there."""
 
 
 class _AtOnce:
-    """As they come."""
+    """Blocks of a reader without a schedule."""
 
     def __init__(self, reader: HistoryReader) -> None:
         self._reader = reader
@@ -36,9 +42,10 @@ class _AtOnce:
 
 
 class _Paced:
-    """Cut where what is due ends; a block may be empty, and sleeps unless `due_in` was 0.
+    """Blocks that end where the due lines end; a block may be empty.
 
-    A line without a time is due with the one before it, and so is one whose time goes back.
+    The next block is waited for unless `due_in` was 0. A line without a local time, or with an
+    earlier one than the line before it, is due with that line.
     """
 
     def __init__(self, reader: HistoryReader, schedule: Schedule) -> None:
@@ -73,9 +80,9 @@ class _Paced:
 
 
 class _Trimmed:
-    """Cut to a window of local times; a block may be empty.
+    """Blocks trimmed to a window of local times; a block may be empty.
 
-    A disconnect before all lines has the time at which the first minute begins, `start`.
+    A disconnect before the first line counts as at `start`, where the first minute begins.
     """
 
     def __init__(self, blocks: DueBlocks, window: LocalWindow, start: str) -> None:
@@ -94,6 +101,6 @@ class _Trimmed:
 def paced(
     reader: HistoryReader, schedule: Schedule | None, window: LocalWindow | None, start: str
 ) -> DueBlocks:
-    """Read from `start` as fast as possible, or by a schedule; cut to a window, if there is one."""
+    """Return the blocks of a reader, paced if there is a schedule, trimmed if there is a window."""
     blocks = _AtOnce(reader) if schedule is None else _Paced(reader, schedule)
     return blocks if window is None else _Trimmed(blocks, window, start)

@@ -1,4 +1,4 @@
-"""Paced replays: which local time is due by now, when time is to pass as it did, or faster."""
+"""Clock and schedule of paced replays, which send messages at a multiple of recorded time."""
 
 import threading
 import time
@@ -9,36 +9,36 @@ from tardis_machine.messages.times import iso_us, us_of
 MIN_SPEED: Final = 0.001
 MAX_SPEED: Final = 1_000_000
 
-# Time moves in steps, so that a busy replay wakes a few hundred times a second and not once for
-# every message. What is due inside a step goes out at its end: late by a little, never early.
+# The schedule advances in ticks, so a busy replay wakes at most 200 times a second instead of once
+# for every message. A message goes out at the end of its tick: at most 5 ms late, never early.
 _TICK_NS: Final = 5_000_000
 _SECOND_NS: Final = 1_000_000_000
 _US_NS: Final = 1_000
-# For a time that is no date, which only its text can tell to have passed.
+# A local time that is no valid date cannot be converted: it is compared as text this often.
 _UNKNOWN_S: Final = 1.0
 _EVERYTHING: Final = "~"
 
 
 class Clock:
-    """Time as it passes."""
+    """The system's monotonic clock; tests pass their own."""
 
     def now(self) -> int:
-        """Nanoseconds since whenever."""
+        """Return nanoseconds since an unspecified start; they never decrease."""
         return time.monotonic_ns()
 
     def wait(self, seconds: float, stopped: threading.Event) -> None:
-        """Let so much time pass, unless it is stopped."""
+        """Wait for so many seconds, or until `stopped` is set."""
         stopped.wait(seconds)
 
 
 class Schedule:
-    """When what was recorded from `start` to `end` (microseconds) is due at a speed.
+    """Times at which messages recorded from `start` to `end` (microseconds) are due at a speed.
 
-    `reached` is the local time that is due. It moves on when it is asked about a later one, and
-    never in between: what was not due when someone looked is not due a moment later.
+    `reached` is the latest local time that is due. Only `due_in` and `wait` advance it, so it
+    stays the same while a caller works with it.
 
-    The clock starts with the first local time there is, when the first data has come, and is not
-    stopped afterwards: who falls behind catches up.
+    The clock starts at the first call, with the first data. It never pauses: a replay that falls
+    behind catches up.
     """
 
     def __init__(self, start: int, end: int, speed: float, clock: Clock | None = None) -> None:
@@ -51,7 +51,7 @@ class Schedule:
         self._stopped = threading.Event()
 
     def due_in(self, local: str) -> float:
-        """Seconds until a local time is due; 0 if it is, or nothing will be any more."""
+        """Return the seconds until a local time is due; 0 if it is, or the schedule is stopped."""
         if local <= self.reached or self._stopped.is_set():
             return 0.0
         now = self._clock.now()
@@ -69,16 +69,16 @@ class Schedule:
         return max(_TICK_NS, ticks * _TICK_NS - elapsed) / _SECOND_NS
 
     def wait(self, local: str) -> bool:
-        """Block until a local time is due; False if it never will be."""
+        """Block until a local time is due; return False if the schedule was stopped."""
         while (seconds := self.due_in(local)) > 0:
             self._clock.wait(seconds, self._stopped)
         return not self._stopped.is_set()
 
     def stop(self) -> None:
-        """Let nothing more be due, and nobody wait for it."""
+        """Stop the schedule and wake a thread that waits for it."""
         self._stopped.set()
 
     def _reached(self, passed: int) -> str:
         us = self._start + int(passed * self._speed) // _US_NS
-        # A line may be stamped with a time that it should not have: it waits no longer than this.
+        # A line may have a local time after the end of the range: at the end every line is due.
         return _EVERYTHING if us >= self._end else iso_us(max(us, 1))

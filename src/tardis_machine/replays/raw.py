@@ -1,4 +1,4 @@
-"""Raw replays: what an exchange sent, as it was recorded; one, or several merged."""
+"""Raw replays: messages as the exchange sent them, of one replay or several merged ones."""
 
 import logging
 import operator
@@ -39,10 +39,10 @@ _NOTHING: Final = Taken(b"", 0)
 
 
 class RawReplay(MessageReplay[bytes, M_co]):
-    """History as it was recorded: iterate over it for decoded messages with their local times.
+    """A raw replay: iterate over it for decoded messages with their local times.
 
-    `batches()` gives the bytes: one JSON object per line, an empty one where the recorder lost its
-    connection, if that was asked for; the message is None there.
+    `batches()` yields bytes: one JSON object per line. With disconnects, an empty line marks where
+    the recorder lost its connection; the decoded message is None there.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class RawReplay(MessageReplay[bytes, M_co]):
                 )
 
     def _decoded(self, batch: bytes) -> Iterable[M_co]:
-        # None is among them where disconnects are asked for, which whoever made this has typed.
+        # `replay` includes None in the type where disconnects are requested.
         return decode_recorded(batch)  # type: ignore[return-value]
 
     def _wrapped(self, block: bytes) -> bytes:
         module = kernel().module
-        found: tuple[bytes, int] | None = None if module is None else module.raw_objects(block)
-        if found is not None:
-            data, count = found
+        objects: tuple[bytes, int] | None = None if module is None else module.raw_objects(block)
+        if objects is not None:
+            data, count = objects
             self._disconnected = False
             self.messages += count
             return data
@@ -135,7 +135,7 @@ class RawReplay(MessageReplay[bytes, M_co]):
 
 
 class NativeReplay(Replay):
-    """One raw replay, for a client that speaks the exchange's own protocol: lines as recorded."""
+    """A raw replay as recorded lines, for clients of the exchange's own protocol."""
 
     def __init__(self, options: ReplayOptions, *, history: History) -> None:
         super().__init__((options,), history=history)
@@ -150,7 +150,7 @@ class NativeReplay(Replay):
         return self._blocks.pending()
 
     def blocks(self) -> Iterator[bytes]:
-        """Replay to the end, in blocks of whole lines."""
+        """Yield the recorded lines in blocks of whole lines, then close the replay."""
         try:
             yield from self._blocks
         finally:
@@ -158,7 +158,7 @@ class NativeReplay(Replay):
 
 
 class _MergedRaw(Replay):
-    """Raw replays merged by local time."""
+    """Several raw replays merged by local time."""
 
     def __init__(
         self,
@@ -172,16 +172,19 @@ class _MergedRaw(Replay):
         readers = len(options)
         with self._opening():
             self._streams = [
-                self._stream(self._read(each, each.filters, readers=readers)) for each in options
+                self._stream(self._read(option, option.filters, readers=readers))
+                for option in options
             ]
-        self._merge = merge(self._streams, self._schedule, [window_of(each) for each in options])
+        self._merge = merge(
+            self._streams, self._schedule, [window_of(option) for option in options]
+        )
 
     def _stream(self, blocks: Blocks) -> "_Messages":
         return _Messages(blocks)
 
     @property
     def malformed(self) -> int:
-        """Lines without a local time, which were left out."""
+        """Number of lines without a local time, which were left out."""
         return sum(stream.malformed for stream in self._streams)
 
     def due_in(self) -> float:
@@ -192,14 +195,14 @@ class _MergedRaw(Replay):
 
 
 class MergedRawReplay(_MergedRaw):
-    """Raw replays merged for clients that speak exchanges' own protocols.
+    """Merged raw replays for clients of the exchanges' own protocols.
 
-    A step's `by_stream` gives messages as they were sent, one a line, with the number of the
-    replay that they belong to.
+    `by_stream` of a step yields messages as the exchange sent them, one a line, with the number of
+    their replay.
     """
 
     def steps(self) -> Iterator[Merged]:
-        """Replay to the end, a few milliseconds a step."""
+        """Yield merge steps of a few milliseconds each, then close the replay."""
         try:
             yield from self._merge.steps()
         finally:
@@ -207,7 +210,7 @@ class MergedRawReplay(_MergedRaw):
 
 
 class MergedLines(MessageReplay[bytes, RawMessage], _MergedRaw):
-    """Raw replays merged for programs; what they give looks like that of one."""
+    """Merged raw replays for Python programs, with the messages of a single raw replay."""
 
     def _stream(self, blocks: Blocks) -> "_Messages":
         return _Wrapped(blocks)
@@ -220,7 +223,7 @@ class MergedLines(MessageReplay[bytes, RawMessage], _MergedRaw):
 
 
 class _Messages(LineStream):
-    """The messages of one stream of lines, one a line."""
+    """Merge input of one raw replay: its messages without local times, one a line."""
 
     def __init__(self, blocks: Blocks) -> None:
         super().__init__(blocks)
@@ -260,7 +263,7 @@ class _Messages(LineStream):
 
 
 class _Wrapped(_Messages):
-    """The same with their local times, as a raw replay writes them."""
+    """Merge input of one raw replay: its messages with local times, one JSON object a line."""
 
     def _printed(self, lines: Sequence[bytes]) -> list[bytes]:
         return [_BEFORE + line + b"}" for line in with_messages(lines, _BETWEEN)]

@@ -1,4 +1,4 @@
-"""Raw messages, decoded for programs."""
+"""Raw messages of replays, decoded for Python programs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
@@ -13,14 +13,14 @@ _SHOWN: Final = 100
 
 
 class RawMessage(NamedTuple):
-    """When a message arrived, cut to the microsecond, and what the exchange sent, decoded."""
+    """A message as the exchange sent it, decoded from JSON, with its local time in microseconds."""
 
     local_timestamp: Time
     message: Any
 
 
 class RawMessageError(TardisMachineError):
-    """What an exchange sent is not JSON; `batches()` gives it all the same."""
+    """A recorded message that is not JSON; `batches()` yields it undecoded."""
 
     def __init__(self, line: bytes, reason: str) -> None:
         shown = line[:_SHOWN].decode(errors="replace")
@@ -38,7 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(_Line)
 
 
 def decode_recorded(ndjson: bytes) -> Iterable[RawMessage | None]:
-    """Decode the lines of a raw replay; an empty one, which is a disconnect, is None."""
+    """Return the decoded lines of a raw replay; None stands for an empty line, a disconnect."""
     if b"\n\n" not in ndjson and not ndjson.startswith(b"\n"):
         try:
             return [_message(line) for line in _DECODER.decode_lines(ndjson)]
