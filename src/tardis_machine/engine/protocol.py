@@ -21,8 +21,14 @@ from tardis_machine.messages.numbers import Number
 from tardis_machine.messages.times import TimeValue
 from tardis_machine.messages.types import Side
 
+KEEP_OR_LOCAL: Final = None
+"""A ticker's time: the symbol's latest, or the local one if it has none yet."""
+
+LATEST_KNOWN: Final = 0
+"""A ticker's time: the symbol's latest; an error if it has none yet."""
+
 LOCAL_TIME: Final = ""
-"""In place of a ticker's time: the local one."""
+"""A ticker's time: the local one, every time."""
 
 Id = str | int | Raw | None
 BookTickerKeys = tuple[str, str, str, str]
@@ -182,10 +188,9 @@ class Emitter(Protocol):
     ) -> None:
         """Take over what is given, and send the whole ticker if any of it has changed.
 
-        Its time never goes back: an earlier one keeps the latest. So does None, which is the local
-        one only where the symbol has none yet; and so does 0, for a time that is missing where
-        there should be one, which is an error where the symbol has none yet. `LOCAL_TIME` is the
-        local one every time, for tickers that are polled and have none of their own.
+        Its time never goes back: an earlier one keeps the latest. `KEEP_OR_LOCAL` is for messages
+        without a time field, `LATEST_KNOWN` for a time that is missing from its field, and
+        `LOCAL_TIME` for polled tickers, which have no time of their own.
         """
 
     def book_ticker(

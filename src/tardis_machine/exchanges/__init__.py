@@ -1,6 +1,6 @@
-"""The registry of exchanges with mappers: adding one is adding its module's name here.
+"""The registry of exchanges with mappers. A new family adds its module's name to `_FAMILIES`.
 
-What Tardis.dev records of any exchange, for raw replays, is in `catalog`.
+`catalog` has the channels of all exchanges that Tardis.dev records, for raw replays.
 """
 
 from importlib import import_module
@@ -70,7 +70,7 @@ _FAMILIES: Final = (
     "upbit",
     "woo_x",
 )
-"""The modules of this package that have `EXCHANGES`."""
+"""Names of the modules of this package that define `EXCHANGES`."""
 
 
 def _registered() -> dict[str, Exchange]:
@@ -94,6 +94,6 @@ def get(name: str) -> Exchange:
     try:
         return _EXCHANGES[name]
     except KeyError:
-        recorded = name in catalog.CHANNELS
-        reason = "no normalized data of this exchange yet" if recorded else "unknown exchange"
+        is_recorded = name in catalog.CHANNELS
+        reason = "no normalized data of this exchange yet" if is_recorded else "unknown exchange"
         raise UnknownExchangeError(name, _EXCHANGES, reason) from None

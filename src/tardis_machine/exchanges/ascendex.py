@@ -196,7 +196,7 @@ EXCHANGES: Final = (
             "derivative_ticker": (
                 Era(
                     (
-                        Channel("futures-pricing-data", takes_symbols=False, unasked=()),
+                        Channel("futures-pricing-data", has_symbols=False, default_symbols=()),
                         *upper_channels("trades"),
                     ),
                     _derivative_tickers,

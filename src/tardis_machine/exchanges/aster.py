@@ -69,8 +69,8 @@ class _FuturesBook(_SpotBook):
         return Book.joins(self, update, snapshot_id)
 
 
-class _TickerPart(Struct, gc=False):
-    """A mark price, a 24 h ticker or an open interest, told apart by `event`."""
+class _TickerData(Struct, gc=False):
+    """A mark price, a 24 h ticker or an open interest, distinguished by `event`."""
 
     event: str | None = field(name="e", default=None)
     symbol: str | UnsetType = field(name="s", default=UNSET)
@@ -86,7 +86,7 @@ class _TickerPart(Struct, gc=False):
 
 
 class _TickerMessage(Struct, gc=False):
-    data: _TickerPart
+    data: _TickerData
 
 
 def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
@@ -94,42 +94,42 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
     emit = context.emitter.derivative_ticker
 
     def derivative_ticker(line: bytes) -> bool:
-        part = decode(line).data
-        symbol = part.polled_symbol if part.symbol is UNSET else part.symbol
+        message = decode(line).data
+        symbol = message.polled_symbol if message.symbol is UNSET else message.symbol
         if symbol is UNSET:
             raise MapperError("ticker", "no symbol")
-        if part.event == "markPriceUpdate":
+        if message.event == "markPriceUpdate":
             rate = funding = None
-            if part.funding_rate != "" and part.funding_timestamp != 0:
-                rate = number_or_error(part.funding_rate, "markPrice", "r")
-                funding = time(part.funding_timestamp, "markPrice", "T")
+            if message.funding_rate != "" and message.funding_timestamp != 0:
+                rate = number_or_error(message.funding_rate, "markPrice", "r")
+                funding = time(message.funding_timestamp, "markPrice", "T")
             emit(
                 symbol,
-                time(part.timestamp, "markPrice", "E"),
-                mark_price=number_or_error(part.mark_price, "markPrice", "p"),
-                index_price=number_if_sent(part.index_price),
+                time(message.timestamp, "markPrice", "E"),
+                mark_price=number_or_error(message.mark_price, "markPrice", "p"),
+                index_price=number_if_sent(message.index_price),
                 funding_rate=rate,
                 funding_timestamp=funding,
             )
-        elif part.event == "24hrTicker":
+        elif message.event == "24hrTicker":
             emit(
                 symbol,
-                time(part.timestamp, "ticker", "E"),
-                last_price=number_or_error(part.last_price, "ticker", "c"),
+                time(message.timestamp, "ticker", "E"),
+                last_price=number_or_error(message.last_price, "ticker", "c"),
             )
-        elif part.open_interest is not UNSET:
+        elif message.open_interest is not UNSET:
             emit(
                 symbol,
-                time(part.polled_at, "openInterest", "time"),
-                open_interest=part.open_interest or 0,
+                time(message.polled_at, "openInterest", "time"),
+                open_interest=message.open_interest or 0,
             )
         return True
 
-    def route(stream: str) -> Handler | None:
+    def handler_of(stream: str) -> Handler | None:
         wanted = "@markPrice" in stream or stream.endswith(("@ticker", "@openInterest"))
         return derivative_ticker if wanted else None
 
-    return route
+    return handler_of
 
 
 _SPOT_LIVE: Final = Dialect(

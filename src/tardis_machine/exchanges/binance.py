@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
-from tardis_machine.engine import PAIRS
+from tardis_machine.engine import KEEP_OR_LOCAL, LATEST_KNOWN, PAIRS
 from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
@@ -103,8 +103,8 @@ def trades(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    shaped = KernelHandler(trade, _TRADE)
-    return lambda stream: shaped if stream.endswith("@trade") else None
+    handler = KernelHandler(trade, _TRADE)
+    return lambda stream: handler if stream.endswith("@trade") else None
 
 
 _TRADE: Final = KernelShape(
@@ -181,7 +181,7 @@ class Book(JoinedBook[DepthUpdate]):
 
     def update(self, line: bytes) -> bool:
         update = _decode_update(line).data
-        if self.takes(update):
+        if self.accept(update):
             symbol = update.symbol
             if symbol is None:
                 raise MapperError("depth", "no symbol")
@@ -200,7 +200,7 @@ class Book(JoinedBook[DepthUpdate]):
             return True
         snapshot = _decode_snapshot(line).data
         snapshot_id = snapshot.last_id or 0
-        newer = self.join(snapshot_id)
+        newer = self.updates_after(snapshot_id)
         timestamp = snapshot.timestamp
         self._emit(
             self._symbol,
@@ -240,7 +240,7 @@ def book_changes(book_type: type[Book]) -> Callable[[MapperContext], ChannelHand
     def make(context: MapperContext) -> ChannelHandlers:
         books = BoundedDefaultDict[str, Book](lambda symbol: book_type(symbol, context), _close)
 
-        def route(stream: str) -> Handler | KernelHandler | None:
+        def handler_of(stream: str) -> Handler | KernelHandler | None:
             name, _, channel = stream.partition("@")
             if not channel.startswith("depth"):
                 return None
@@ -249,13 +249,13 @@ def book_changes(book_type: type[Book]) -> Callable[[MapperContext], ChannelHand
                 return book.snapshot
             return KernelHandler(book.update, _UPDATE, book.gate)
 
-        return route
+        return handler_of
 
     return make
 
 
-class _TickerPart(Struct, gc=False):
-    """A mark price, a 24 h ticker or an open interest, told apart by `event`."""
+class _TickerData(Struct, gc=False):
+    """A mark price, a 24 h ticker or an open interest, distinguished by `event`."""
 
     event: str | None = field(name="e", default=None)
     symbol: str | UnsetType = field(name="s", default=UNSET)
@@ -270,7 +270,7 @@ class _TickerPart(Struct, gc=False):
 
 
 class _TickerMessage(Struct, gc=False):
-    data: _TickerPart
+    data: _TickerData
 
 
 class _IndexPrice(Struct, gc=False):
@@ -299,31 +299,31 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         return True
 
     def derivative_ticker(line: bytes) -> bool:
-        part = decode(line).data
-        symbol = part.polled_symbol if part.symbol is UNSET else part.symbol
+        message = decode(line).data
+        symbol = message.polled_symbol if message.symbol is UNSET else message.symbol
         if symbol is UNSET:
             raise MapperError("ticker", "no symbol")
-        timestamp = None
+        timestamp: int | None = KEEP_OR_LOCAL
         mark = rate = last = None
         index = index_prices.get(_pair(symbol)) if index_prices else None
         funding: int | None = None
-        if part.event == "markPriceUpdate":
-            mark = number_or_error(part.mark_price, "markPrice", "p")
+        if message.event == "markPriceUpdate":
+            mark = number_or_error(message.mark_price, "markPrice", "p")
             # Dated futures have an empty rate, or 0 as its time.
-            if part.funding_rate not in (UNSET, "") and part.funding_timestamp != 0:
-                rate = number_or_error(part.funding_rate, "markPrice", "r")
-                funding = time(part.funding_timestamp, "markPrice", "T")
-            if part.index_price is not UNSET:
-                index = part.index_price or 0
-            timestamp = int(part.timestamp or 0)
-        elif part.event == "24hrTicker":
-            last = number_or_error(part.last_price, "ticker", "c")
-            timestamp = int(part.timestamp or 0)
+            if message.funding_rate not in (UNSET, "") and message.funding_timestamp != 0:
+                rate = number_or_error(message.funding_rate, "markPrice", "r")
+                funding = time(message.funding_timestamp, "markPrice", "T")
+            if message.index_price is not UNSET:
+                index = message.index_price or 0
+            timestamp = int(message.timestamp or LATEST_KNOWN)
+        elif message.event == "24hrTicker":
+            last = number_or_error(message.last_price, "ticker", "c")
+            timestamp = int(message.timestamp or LATEST_KNOWN)
         emit(
             symbol,
             timestamp,
             last_price=last,
-            open_interest=number_if_sent(part.open_interest),
+            open_interest=number_if_sent(message.open_interest),
             funding_rate=rate,
             funding_timestamp=funding,
             index_price=index,
@@ -331,13 +331,13 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    def route(stream: str) -> Handler | None:
+    def handler_of(stream: str) -> Handler | None:
         if "@indexPrice" in stream:
             return index_price
         wanted = "@markPrice" in stream or stream.endswith(("@ticker", "@openInterest"))
         return derivative_ticker if wanted else None
 
-    return route
+    return handler_of
 
 
 class _Order(Struct, gc=False):
@@ -432,8 +432,8 @@ def book_tickers(
             )
             return True
 
-        shaped = KernelHandler(book_ticker, _BOOK_TICKER)
-        return lambda stream: shaped if stream.endswith("@bookTicker") else None
+        handler = KernelHandler(book_ticker, _BOOK_TICKER)
+        return lambda stream: handler if stream.endswith("@bookTicker") else None
 
     return make
 

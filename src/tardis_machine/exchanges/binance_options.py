@@ -206,8 +206,8 @@ class _SummariesMessage(Struct, gc=False):
     data: list[_Summary]
 
 
-class _Told(BoundedDict[str, str | Number]):
-    """What other channels told of an option or an index, by name."""
+class _LatestValues(BoundedDict[str, str | Number]):
+    """The latest values from other channels, by option or index."""
 
     def keep(self, name: str, value: JsonNumber) -> None:
         number = number_if_not_empty(value)
@@ -218,18 +218,18 @@ class _Told(BoundedDict[str, str | Number]):
 
 
 def _iv(value: JsonNumber, price: str | Number | None) -> str | Number | None:
-    """Drop what is said of a side of the book that is empty: -1, or a rest of earlier times."""
+    """Return an implied volatility; None for -1 and for a side of the book without a price."""
     number = None if price is None else number_if_nonzero(value)
     return None if number is None or float(number) == -1 else number
 
 
 class _Summaries:
-    """Puts a summary together with what other channels told before."""
+    """Option summaries with the latest values from other channels."""
 
     def __init__(self, context: MapperContext) -> None:
         self._emit = context.emitter.option_summary
         self._options = Options("option_summary", _read_name)
-        self._open_interest = _Told()
+        self._open_interest = _LatestValues()
         self._decode_interest = Decoder(_OpenInterestMessage).decode
 
     def open_interest(self, line: bytes) -> bool:
@@ -274,7 +274,7 @@ class _Summaries:
 
 def _old_option_summaries(context: MapperContext) -> ChannelHandlers:
     summaries = _Summaries(context)
-    indexes = _Told()
+    indexes = _LatestValues()
     decode = Decoder(_SummaryMessage).decode
     decode_index = Decoder(_PriceMessage).decode
 
@@ -289,19 +289,19 @@ def _old_option_summaries(context: MapperContext) -> ChannelHandlers:
         summaries.emit(row, "ticker", row.last_price, None, indexes.get(underlying))
         return True
 
-    def route(stream: str) -> Handler | None:
+    def handler_of(stream: str) -> Handler | None:
         if stream.endswith("@index"):
             return index
         if stream.endswith("@ticker"):
             return ticker
         return summaries.open_interest if "@openInterest" in stream else None
 
-    return route
+    return handler_of
 
 
 def _option_summaries(context: MapperContext) -> ChannelHandlers:
     summaries = _Summaries(context)
-    last_prices = _Told()
+    last_prices = _LatestValues()
     decode = Decoder(_SummariesMessage).decode
     decode_ticker = Decoder(_PriceMessage).decode
 
@@ -316,18 +316,18 @@ def _option_summaries(context: MapperContext) -> ChannelHandlers:
             summaries.emit(row, "optionMarkPrice", last, row.mark_iv, row.index_price)
         return True
 
-    def route(stream: str) -> Handler | None:
+    def handler_of(stream: str) -> Handler | None:
         if stream.endswith("@optionMarkPrice"):
             return mark_price
         if stream.endswith("@optionTicker"):
             return ticker
         return summaries.open_interest if "@optionOpenInterest" in stream else None
 
-    return route
+    return handler_of
 
 
 def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
-    """Subscribe with a message per channel; open interest is told for one expiry at a time."""
+    """Yield a subscribe message per channel; open interest is subscribed to by expiry."""
     options = [
         s for each in session.stream if each.channel == "optionTicker" for s in each.symbols or ()
     ]

@@ -70,15 +70,15 @@ def announced(line: bytes) -> tuple[int, str] | None:
 def of_pairs(
     channel: str, handler: Callable[[str], Handler], shape: KernelShape | None = None
 ) -> ChannelHandlers:
-    """Route a channel's names, each to a handler of its own that knows its pair."""
+    """Return handlers of a channel, one for each pair in the channel's names."""
 
-    def route(name: str) -> Handler | KernelHandler | None:
+    def handler_of(name: str) -> Handler | KernelHandler | None:
         its_channel, _, pair = name.partition(" ")
         if its_channel != channel or not pair:
             return None
         return handler(pair) if shape is None else KernelHandler(handler(pair), shape)
 
-    return route
+    return handler_of
 
 
 class _Message(Struct, array_like=True, gc=False):
@@ -94,7 +94,7 @@ _decode_message: Final = Decoder(_Message).decode
 
 
 def elements(line: bytes) -> tuple[bytes, int | float | None]:
-    """Part a message: its payload, and its time."""
+    """Return payload and time of a message."""
     message = _decode_message(line)
     return bytes(message.payload), message.timestamp
 
@@ -271,7 +271,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
 
 
 class _Liquidation(Struct, array_like=True, gc=False):
-    """A position on its way out; one that `is_match` only tells of its progress."""
+    """A position that is liquidated; with `is_match` the row only reports its progress."""
 
     kind: str
     id: int | str
@@ -337,7 +337,7 @@ def _is_heartbeat(message: Any) -> bool:
 
 
 def _native(_: Any) -> list[Filter]:
-    """Whatever clients ask for, they tell channels apart by numbers of their own: they get all."""
+    """Return no filters, which is all channels: clients distinguish them by numbers in messages."""
     return []
 
 
@@ -373,7 +373,7 @@ EXCHANGES: Final = (
             "trade": one_era(trades, "trades"),
             "book_change": one_era(book_changes, "book"),
             "derivative_ticker": one_era(_derivative_tickers, "status"),
-            "liquidation": (Era((Channel("liquidations", takes_symbols=False),), _liquidations),),
+            "liquidation": (Era((Channel("liquidations", has_symbols=False),), _liquidations),),
             "book_ticker": one_era(book_tickers, "ticker"),
         },
         dispatch=_DISPATCH,

@@ -40,8 +40,8 @@ _PREFIX: Final = b'{"jsonrpc":"2.0","method":"channelMessage","params":{"channel
 _LEVELS: Final = Objects("price", "size")
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """Part a channel's full name into channel and product: lightning_board_BTC_JPY."""
+def _split_name(name: str) -> tuple[str, str]:
+    """Split a channel's full name into channel and product: lightning_board_BTC_JPY."""
     for channel in _CHANNELS:
         if name.startswith(f"{channel}_"):
             return channel, name[len(channel) + 1 :]
@@ -49,14 +49,14 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 def _channels(makers: dict[str, Callable[[str], Handler]]) -> ChannelHandlers:
-    """Route by channel to a handler that is made for the product."""
+    """Return handlers by channel, one for each product."""
 
-    def route(name: str) -> Handler | None:
-        channel, product = _parted(name)
+    def handler_of(name: str) -> Handler | None:
+        channel, product = _split_name(name)
         make = makers.get(channel)
         return None if make is None or not product else make(product)
 
-    return route
+    return handler_of
 
 
 class _Execution(Struct, gc=False):
@@ -190,7 +190,7 @@ def _reply(message: Any) -> Outgoing | None:
 
 
 def _asked(params: Any) -> Iterable[Filter]:
-    channel, product = _parted(params["channel"])
+    channel, product = _split_name(params["channel"])
     return (Filter(channel, (product,) if product else ()),)
 
 

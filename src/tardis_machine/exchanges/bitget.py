@@ -63,7 +63,7 @@ _NO_FUNDING: Final = frozenset(("", "0"))
 
 
 class _Message(Struct, Generic[A, R], gc=False):
-    """What all channels have in common: whose rows they are, and what to do with them."""
+    """The envelope of all channels: `arg` names channel and symbol of the rows."""
 
     arg: A
     action: str | None = None
@@ -460,7 +460,7 @@ def _spot(_: str) -> str:
 
 
 def _settled_in(symbol: str) -> str:
-    """Name the market of a contract by what it is settled in."""
+    """Return the market of a contract, which is named after its settlement currency."""
     if symbol.endswith("USDT"):
         return "usdt-futures"
     return "usdc-futures" if symbol.endswith("PERP") else "coin-futures"
@@ -551,7 +551,7 @@ EXCHANGES: Final = (
                 _era_2(_derivative_tickers_2, "ticker", str),
                 Era((Channel("ticker", str.upper),), _derivative_tickers_3),
             ),
-            "liquidation": (Era((Channel("liquidation", takes_symbols=False),), _liquidations),),
+            "liquidation": (Era((Channel("liquidation", has_symbols=False),), _liquidations),),
             "book_ticker": _SPOT["book_ticker"],
         },
         dispatch=_TOPICS,

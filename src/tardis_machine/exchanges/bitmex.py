@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType, ValidationError, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedSet
-from tardis_machine.engine import Keyed, Side
+from tardis_machine.engine import KEEP_OR_LOCAL, LATEST_KNOWN, Keyed, Side
 from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
@@ -193,7 +193,11 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             timestamp = row.timestamp
             emit(
                 symbol,
-                None if timestamp is UNSET else parse_ms(timestamp) if timestamp else 0,
+                KEEP_OR_LOCAL
+                if timestamp is UNSET
+                else parse_ms(timestamp)
+                if timestamp
+                else LATEST_KNOWN,
                 last_price=row.last_price,
                 open_interest=row.open_interest,
                 funding_rate=row.funding_rate,

@@ -98,7 +98,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
 
 def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
-    """Ask for everything at once; levels come with their book."""
+    """Yield one message for all channels; levels come with their book."""
     asked: dict[str, tuple[str, ...]] = {}
     for each in filters:
         asked["book" if each.channel == "level" else each.channel] = each.symbols or ()

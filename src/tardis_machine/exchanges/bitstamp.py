@@ -88,7 +88,7 @@ class _Update(Struct, gc=False):
     asks: Raw = _NO_LEVELS
 
     def times(self) -> tuple[int | None, int | None]:
-        """Seconds and microseconds, where they are told: old snapshots have seconds only."""
+        """Return seconds and microseconds, None if missing: old snapshots have seconds only."""
         seconds, us = self.timestamp, self.microtimestamp
         return (
             None if seconds is UNSET else ticker_time(seconds),
@@ -105,7 +105,7 @@ _decode_book: Final = Decoder(_BookMessage).decode
 
 
 class _Book:
-    """The book of one symbol: what was kept until its snapshot came follows it, one by one."""
+    """The book of one symbol, which sends the updates before its snapshot after it."""
 
     __slots__ = ("_emit", "_kept", "_seconds", "_symbol", "_us")
 
@@ -113,7 +113,7 @@ class _Book:
         self._symbol = symbol
         self._emit = context.emitter.book_change
         self._kept: deque[_Update] | None = deque(maxlen=_KEPT_UPDATES)
-        # When the snapshot was taken, as far as it told.
+        # Times of the snapshot; 0 if it has none.
         self._seconds = self._us = 0
 
     def __call__(self, line: bytes) -> bool:
@@ -139,7 +139,7 @@ class _Book:
             self._follow(update)
 
     def _follow(self, update: _Update) -> None:
-        """Send an update, unless the snapshot has it already: it comes by another way."""
+        """Send an update unless the snapshot, which comes over REST, contains it."""
         seconds, us = update.times()
         if us is not None and us <= self._us:
             return
@@ -162,12 +162,12 @@ class _Book:
 def _book_changes(context: MapperContext) -> ChannelHandlers:
     books = BoundedDefaultDict[str, _Book](lambda symbol: _Book(symbol, context))
 
-    def route(name: str) -> Handler | None:
+    def handler_of(name: str) -> Handler | None:
         if not name.startswith("diff_order_book_"):
             return None
         return books[_symbol(name)]
 
-    return route
+    return handler_of
 
 
 def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:

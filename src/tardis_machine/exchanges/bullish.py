@@ -1,4 +1,4 @@
-"""Bullish: messages told by their dataType; tickers of options and futures take up their index."""
+"""Bullish: messages named by their dataType; tickers of options and futures add their index."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, isfinite
@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDict
-from tardis_machine.engine import BID_FIRST, FLAT, Side
+from tardis_machine.engine import BID_FIRST, FLAT, LATEST_KNOWN, Side
 from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
     ConnectionContext,
@@ -48,7 +48,7 @@ _OPTION_PARTS: Final = 5
 
 
 def _sent_at(timestamp: JsonTime) -> int | None:
-    """Milliseconds; for some time in 2026 they were seconds cut short, which tell nothing."""
+    """Return milliseconds; None if missing, or truncated as they were for some time in 2026."""
     if timestamp is UNSET or timestamp is None or timestamp == "":
         return None
     try:
@@ -223,7 +223,7 @@ def _asset(symbol: str) -> str:
 
 
 class _Indexes(BoundedDict[str, JsonNumber]):
-    """Index prices by asset: a ticker takes them up with its next message."""
+    """Index prices by asset, which a ticker adds to its next message."""
 
     __slots__ = ()
 
@@ -238,7 +238,7 @@ class _Indexes(BoundedDict[str, JsonNumber]):
         return number_if_not_empty(self.get(_asset(symbol)))
 
     def beside(self, ticker: Callable[[_TickerMessage], bool]) -> ChannelHandlers:
-        """Route what both types of ticker are made from."""
+        """Return the handlers of a type of ticker: one for tickers, one for index prices."""
         index = SharedDecoder(_decode_index, self.learn)
         return named({_TICKER: SharedDecoder(_decode_ticker, ticker), _INDEX: index})
 
@@ -253,7 +253,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             return False
         emit(
             row.symbol,
-            parse_ms(row.created) if row.created else 0,
+            parse_ms(row.created) if row.created else LATEST_KNOWN,
             last_price=number_if_not_empty(row.last_price),
             open_interest=number_if_not_empty(row.open_interest),
             funding_rate=number_if_not_empty(row.funding_rate),

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDict
-from tardis_machine.engine import PAIRS
+from tardis_machine.engine import LATEST_KNOWN, PAIRS
 from tardis_machine.engine.shapes import (
     Amount,
     Asks,
@@ -225,12 +225,12 @@ def _funding_time(row: _OldTicker) -> int | None:
 
 
 def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> TimeValue:
-    """Return the message's time, or else the instrument's; 0 is the latest that is known."""
+    """Return the message's time, or else the instrument's, or else LATEST_KNOWN."""
     us = message.other_us if message.us is UNSET else message.us
     if us is UNSET and row.updated_at:
         return parse_ms(row.updated_at)
-    known = ticker_time(us)
-    return micros(known) if known else 0
+    time_us = ticker_time(us)
+    return micros(time_us) if time_us else LATEST_KNOWN
 
 
 def _old_derivative_tickers(context: MapperContext) -> ChannelHandlers:
@@ -417,9 +417,9 @@ def _spot_book_tickers(context: MapperContext) -> ChannelHandlers:
 # All markets since 2023
 
 
-def _topics(parts: dict[str, Handler | KernelHandler]) -> ChannelHandlers:
-    """Route by a topic without its symbol: orderbook.50.BTCUSDT."""
-    return lambda topic: parts.get(topic.rpartition(".")[0])
+def _topics(handlers: dict[str, Handler | KernelHandler]) -> ChannelHandlers:
+    """Return handlers by topic without its symbol, which comes last: orderbook.50.BTCUSDT."""
+    return lambda topic: handlers.get(topic.rpartition(".")[0])
 
 
 class _Trade(Struct, gc=False):
@@ -774,12 +774,12 @@ def _refused_topic(message: Any) -> str:
 
 
 def _has_failed(message: Any) -> bool:
-    """Tell the answer to a subscription to options of which some are refused."""
+    """Return whether a message is an answer that refuses some topics of options."""
     return bool(at(message, "data.failTopics"))
 
 
 def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
-    """Subscribe to the others of a message: one unknown topic has all of them refused."""
+    """Return the subscription without the unknown topic, for which Bybit refused all topics."""
     topic = _refused_topic(refusal)
     for message in reversed(sent):
         args = message["args"] if isinstance(message, dict) else ()

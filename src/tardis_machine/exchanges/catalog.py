@@ -1,6 +1,6 @@
-"""The channels that Tardis.dev records of each exchange, in `catalog.json`.
+"""The catalog: the channels that Tardis.dev records of each exchange, from `catalog.json`.
 
-Raw replays can ask for any of them, in this order of exchanges.
+Raw replays may request any of them. The order of exchanges is that of the file.
 """
 
 from importlib.resources import files
@@ -16,7 +16,7 @@ CHANNELS: Final = msgspec.json.decode(
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all exchanges that Tardis.dev has data of."""
+    """Return the names of all exchanges that Tardis.dev records."""
     return tuple(CHANNELS)
 
 

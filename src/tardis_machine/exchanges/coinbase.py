@@ -280,7 +280,7 @@ _RECORDED: Final = {
     "level2_batch": ("snapshot", "l2update"),
     "full": ("received", "open", "done", "match", "change", "full_snapshot"),
 }
-"""What a native subscription brings."""
+"""The channels that a native subscription sends."""
 
 
 EXCHANGES: Final = (

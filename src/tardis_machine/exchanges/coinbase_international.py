@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDict
-from tardis_machine.engine import Sided
+from tardis_machine.engine import LATEST_KNOWN, Sided
 from tardis_machine.exchanges.base.channels import ChannelHandlers, SharedDecoder, keyed, named
 from tardis_machine.exchanges.base.dialect import (
     ConnectionContext,
@@ -161,7 +161,7 @@ class _Funding(Struct, gc=False):
 
 
 def _perpetual(product: str | None) -> str | None:
-    """Give the product's name if it is a derivative: the others have a risk, too."""
+    """Return the product's name if it is a perpetual: RISK messages come for spot as well."""
     return product if product is not None and product.endswith("-PERP") else None
 
 
@@ -183,7 +183,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             return False
         emit(
             product,
-            cut_ms(row.time) if row.time else 0,
+            cut_ms(row.time) if row.time else LATEST_KNOWN,
             last_price=last_prices.get(product),
             open_interest=number_if_sent(row.open_interest),
             index_price=number_if_sent(row.index_price),
@@ -201,7 +201,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             next_time = ms - ms % _HOUR_MS + _HOUR_MS
         emit(
             product,
-            cut_ms(row.time) if row.time else 0,
+            cut_ms(row.time) if row.time else LATEST_KNOWN,
             last_price=last_prices.get(product),
             funding_rate=number_or_error(row.funding_rate, "FUNDING", "funding_rate"),
             funding_timestamp=next_time,

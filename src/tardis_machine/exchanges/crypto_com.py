@@ -159,7 +159,7 @@ _decode_tickers: Final = Decoder(_TickersMessage).decode
 
 
 def _is_derivative(name: str) -> bool:
-    """Tell contracts from spot pairs such as BTC_USDT and from options of three parts."""
+    """Return whether a name is a contract: spot pairs have an underscore, options three parts."""
     return "_" not in name and len(name.split("-")) != _OPTION_PARTS
 
 
@@ -197,8 +197,8 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         return True
 
     # Estimated rates are asked for, too, but the Node server makes nothing of them.
-    part = SharedDecoder(_decode_tickers, derivative_tickers)
-    return named(dict.fromkeys(("ticker", "index", "mark", "funding"), part))
+    handler = SharedDecoder(_decode_tickers, derivative_tickers)
+    return named(dict.fromkeys(("ticker", "index", "mark", "funding"), handler))
 
 
 def _book_tickers(context: MapperContext) -> ChannelHandlers:
@@ -283,7 +283,7 @@ EXCHANGES: Final = (
                 Era(
                     (
                         Channel("ticker", str.upper),
-                        Channel("index", _index, unasked=(), distinct=True),
+                        Channel("index", _index, default_symbols=(), distinct=True),
                         Channel("mark", str.upper),
                         Channel("funding", str.upper),
                         Channel("estimatedfunding", str.upper),

@@ -1,4 +1,4 @@
-"""Delta: one message per symbol, told apart by a type that mostly stands at its end."""
+"""Delta: one message per symbol, with a type that is mostly its last field."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -43,7 +43,7 @@ _MARK: Final = "MARK:"
 
 
 def _or_local(timestamp: JsonTime, channel: str) -> int | None:
-    """Microseconds or, now and then, milliseconds: the emitter tells them apart by their size."""
+    """Return a time in us or, for some messages, ms, which the emitter recognizes by size."""
     return None if timestamp is UNSET else time(timestamp, channel, "timestamp")
 
 

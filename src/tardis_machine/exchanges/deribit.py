@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-from tardis_machine.engine import Positions, Side
+from tardis_machine.engine import LATEST_KNOWN, Positions, Side
 from tardis_machine.engine.shapes import (
     Amount,
     Asks,
@@ -243,7 +243,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             return False  # an option
         emit(
             row.symbol,
-            int(row.timestamp or 0),
+            int(row.timestamp or LATEST_KNOWN),
             last_price=row.last_price,
             open_interest=row.open_interest,
             funding_rate=row.funding_rate,

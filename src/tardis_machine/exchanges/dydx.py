@@ -63,7 +63,7 @@ _decode_trades: Final = Decoder(_Trades).decode
 
 
 def _new_trades(message: _Trades) -> list[_Trade] | None:
-    """Give the trades of an update; those of a subscription's answer are old."""
+    """Return the trades of an update; None for a subscription's answer, whose trades are old."""
     if message.type != "channel_data":
         return None
     if message.contents is None:
@@ -170,7 +170,7 @@ def _pairs(levels: Sequence[_Level]) -> list[_Pair]:
 
 
 class _Offsets(dict[str | Number, int]):
-    """The offset of each price of one side: updates come late, and newer ones count."""
+    """The latest offset of each price of one side, by which late updates are dropped."""
 
     __slots__ = ()
 
@@ -179,12 +179,12 @@ class _Offsets(dict[str | Number, int]):
         self.update((level.price, int(level.offset or 0)) for level in levels)
 
     def newer(self, levels: Sequence[_Pair], offset: int) -> list[_Pair]:
-        """Give the levels that no later update has changed."""
+        """Return the levels that no later update has changed."""
         get = self.get
         return [level for level in levels if get(level[0], -1) < offset]
 
     def follow(self, levels: Sequence[_Pair], offset: int) -> None:
-        """Remember the offset of all levels: clients know one that was late as the latest, too."""
+        """Set the offset of all levels, late ones included, as the official client does."""
         if len(self) >= _MAX_PRICES:  # of a broken feed; looked at once for all levels
             self.clear()
         for price, _ in levels:
@@ -346,7 +346,7 @@ def _dialect(version: str, url: str, extra: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _ticker_era(version: str, make: Callable[[MapperContext], ChannelHandlers]) -> tuple[Era]:
-    markets = Channel(f"{version}_markets", takes_symbols=False, unasked=())
+    markets = Channel(f"{version}_markets", has_symbols=False, default_symbols=())
     return (Era((markets, Channel(f"{version}_trades", str.upper)), make),)
 
 

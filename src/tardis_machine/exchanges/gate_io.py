@@ -75,7 +75,7 @@ class _Trade(Struct, gc=False):
 
 
 class _Trades(Struct, gc=False):
-    """What answers a subscription has an object as its result."""
+    """A list of trades; `result` is an object in the answer to a subscription."""
 
     result: list[_Trade] | dict[str, Any] | None = None
     event: str | None = None
@@ -137,7 +137,7 @@ class _Book(Struct, gc=False):
 
 
 class _Row(Struct, gc=False):
-    """The first row of an update, which tells contract and time of all."""
+    """The first row of an update, whose contract and time are those of all rows."""
 
     symbol: str | None = field(name="c", default=None)
     milliseconds: JsonNumber = field(name="t", default=UNSET)
@@ -152,7 +152,7 @@ class _Books(Struct, gc=False):
 
 
 def _unsigned(levels: Raw) -> Raw:
-    """Drop the sign that tells the side of rows in an update, and nothing in a snapshot."""
+    """Return a snapshot's levels without signs, which mean a side only in updates."""
     return Raw(_SIGN.sub(rb"\1", bytes(levels)))
 
 

@@ -211,10 +211,10 @@ def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
     emit = context.emitter.book_change
     gates = context.emitter.gates()
 
-    def made(pair: str) -> JoinedBook[_Depth]:
+    def new_book(pair: str) -> JoinedBook[_Depth]:
         return JoinedBook(pair, "order_book_update", context, gates.of(pair))
 
-    books = BoundedDefaultDict(made, lambda book: book.gate.close())
+    books = BoundedDefaultDict(new_book, lambda book: book.gate.close())
 
     def snapshot(message: _DepthMessage) -> None:
         pair = symbol(message.symbol, "order_book_update")
@@ -223,7 +223,7 @@ def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
             return
         row = message.result
         snapshot_id = row.snapshot_id or 0
-        newer = book.join(snapshot_id)
+        newer = book.updates_after(snapshot_id)
         emit(
             pair,
             True,
@@ -242,7 +242,7 @@ def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
             return False
         row = message.result
         pair = symbol(row.symbol, "order_book_update")
-        if books[pair].takes(row):
+        if books[pair].accept(row):
             timestamp = time(row.timestamp, "order_book_update", "t")
             emit(pair, False, row.new_bids, row.new_asks, timestamp)
         return True

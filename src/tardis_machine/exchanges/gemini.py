@@ -1,4 +1,4 @@
-"""Gemini: typed messages until 2026, then ones that are told apart by their keys."""
+"""Gemini: typed messages until 2026, then ones that are distinguished by their keys."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -159,7 +159,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         symbol = _symbol(message)
         if message.bids is UNSET or message.asks is UNSET:
             raise MapperError("depth", "no levels")
-        # Nothing but its place tells that the first one is the whole book.
+        # The first message of a symbol is the whole book; nothing marks it as such.
         is_snapshot = symbol not in known
         emit(symbol, is_snapshot, message.bids, message.asks, _time(message, "depth"))
         if is_snapshot:
@@ -219,7 +219,7 @@ def _era(channel: str, make: Callable[[MapperContext], ChannelHandlers]) -> Era:
 
 
 _RECORDED: Final = {"l2": ("trade", "l2_updates", "auction_open")}
-"""What a native subscription of the typed messages brings."""
+"""The channels that a native subscription of the typed messages sends."""
 
 EXCHANGES: Final = (
     Exchange(

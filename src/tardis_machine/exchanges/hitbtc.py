@@ -1,4 +1,4 @@
-"""HitBTC: notifications over JSON-RPC, told apart by their method."""
+"""HitBTC: notifications over JSON-RPC, distinguished by their method."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

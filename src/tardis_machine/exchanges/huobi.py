@@ -37,10 +37,10 @@ from tardis_machine.engine.shapes import (
 )
 from tardis_machine.exchanges.base.book_joins import amended
 from tardis_machine.exchanges.base.channels import (
+    AllHandlers,
     ChannelHandlers,
     Handler,
     KernelHandler,
-    Parts,
     find,
     keyed,
     prefixed,
@@ -87,12 +87,12 @@ _NO_LEVELS: Final = Raw(b"[]")
 _EMPTY: Final = (_NO_LEVELS, Raw(b"null"))
 
 
-def _route(
+def _handlers_of(
     scope: str, maps: Mapping[str, Callable[[str, bytes], bool]], shape: KernelShape | None = None
 ) -> ChannelHandlers:
-    """Route by names such as market.btcusdt.mbp.150; what is made of one is told its symbol."""
+    """Return handlers of names such as market.btcusdt.mbp.150, called with symbol and line."""
 
-    def route(name: str) -> Handler | KernelHandler | None:
+    def handler_of(name: str) -> Handler | KernelHandler | None:
         its_scope, _, rest = name.partition(".")
         symbol, _, channel = rest.partition(".")
         for kind, make in maps.items():
@@ -101,18 +101,18 @@ def _route(
                 return handler if shape is None else KernelHandler(handler, shape)
         return None
 
-    return route
+    return handler_of
 
 
 _SYMBOL: Final = Symbol(upper=True, after=".", until=".")
 _MARKET: Final = b'{"ch":"'
 
 
-def _dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-    """Find the name in ch; in topic of notifications, and in rep of answers."""
-    market = prefixed(_MARKET, "ch")(parts, emitter)
-    notified = keyed("topic")(parts)
-    answered = keyed("rep")(parts)
+def _dispatch(handlers: AllHandlers, emitter: Emitter | None = None) -> Handler:
+    """Dispatch by the name in ch, in topic of notifications, or in rep of answers."""
+    market = prefixed(_MARKET, "ch")(handlers, emitter)
+    notified = keyed("topic")(handlers)
+    answered = keyed("rep")(handlers)
 
     def handle(line: bytes) -> bool:
         if line.startswith(_MARKET):
@@ -122,7 +122,7 @@ def _dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
             return notified(line)
         if b'"rep":"' in head:
             return answered(line)
-        # It may stand behind the data, or have blanks around it.
+        # The key may come after the data, or have blanks around it.
         if find(line, ("topic",)) is not None:
             return notified(line)
         return market(line) if find(line, ("rep",)) is None else answered(line)
@@ -164,7 +164,7 @@ def _trades(shape: KernelShape) -> Callable[[MapperContext], ChannelHandlers]:
                 )
             return True
 
-        return _route("market", {"trade.detail": trades}, shape)
+        return _handlers_of("market", {"trade.detail": trades}, shape)
 
     return make
 
@@ -210,7 +210,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         emit(symbol, is_snapshot, book.bids, book.asks, timestamp)
         return True
 
-    return _route("market", {"depth.": depth}, _UPDATES)
+    return _handlers_of("market", {"depth.": depth}, _UPDATES)
 
 
 _UPDATES: Final = KernelShape(
@@ -306,7 +306,7 @@ def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
         continuity.start(symbol, newer[-1].last_id if newer else content.last_id)
         return True
 
-    return _route("market", {"mbp": update})
+    return _handlers_of("market", {"mbp": update})
 
 
 class _Best(Struct, gc=False):
@@ -337,7 +337,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    return _route("market", {"bbo": bbo}, _BEST)
+    return _handlers_of("market", {"bbo": bbo}, _BEST)
 
 
 _BEST: Final = KernelShape(
@@ -385,7 +385,7 @@ def _dm_book_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    return _route("market", {"bbo": bbo}, _DM_BEST)
+    return _handlers_of("market", {"bbo": bbo}, _DM_BEST)
 
 
 _DM_BEST: Final = KernelShape(
@@ -478,8 +478,8 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    market = _route("market", {"basis.": basis, "open_interest": open_interest})
-    public = _route("public", {"funding_rate": funding})
+    market = _handlers_of("market", {"basis.": basis, "open_interest": open_interest})
+    public = _handlers_of("public", {"funding_rate": funding})
     return lambda name: market(name) or public(name)
 
 
@@ -533,7 +533,7 @@ def _liquidations(context: MapperContext) -> ChannelHandlers:
     def liquidations(_: str, line: bytes) -> bool:
         return _emit_liquidations(line, context, str)
 
-    return _route("public", {"liquidation_orders": liquidations})
+    return _handlers_of("public", {"liquidation_orders": liquidations})
 
 
 _SUFFIXES: Final = {
@@ -546,7 +546,7 @@ _TYPES: Final = {suffix: contract_type for contract_type, suffix in _SUFFIXES.it
 
 
 def _futures_liquidations(context: MapperContext) -> ChannelHandlers:
-    """Liquidations name contracts (BTC200703); which is BTC_CW at the time, contract_info tells."""
+    """Map liquidations of contracts (BTC200703) to the aliases of contract_info (BTC_CW)."""
     decode = Decoder(_Contracts).decode
     symbols = BoundedDict[str, str]()
 
@@ -559,7 +559,7 @@ def _futures_liquidations(context: MapperContext) -> ChannelHandlers:
     def liquidations(_: str, line: bytes) -> bool:
         return _emit_liquidations(line, context, symbols.get)
 
-    return _route("public", {"liquidation_orders": liquidations, "contract_info": contracts})
+    return _handlers_of("public", {"liquidation_orders": liquidations, "contract_info": contracts})
 
 
 class _Index(Struct, gc=False):
@@ -655,7 +655,7 @@ def _option_summaries(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    return _route(
+    return _handlers_of(
         "market",
         {
             "open_interest": open_interest,
@@ -727,7 +727,7 @@ def _reply(message: Any) -> Outgoing | None:
 
 
 _REFUSED: Final = ("invalid symbol", "invalid topic market.", "trade not open now")
-"""What is said of a symbol that does not exist, or is suspended."""
+"""Error texts for a symbol that does not exist, or is suspended."""
 
 
 def _is_unknown_symbol(message: Any) -> bool:

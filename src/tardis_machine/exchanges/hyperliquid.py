@@ -162,7 +162,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
 
 def _fast_book_changes(context: MapperContext) -> ChannelHandlers:
-    """Take the books that come faster: under their own name, or marked among the others."""
+    """Map the fast books: those of fastBook, and those marked as fast in l2Book."""
 
     def marked(line: bytes) -> bool:
         book = _decode_book(line).data

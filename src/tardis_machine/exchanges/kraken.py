@@ -162,8 +162,8 @@ def _book_changes_1(context: MapperContext) -> ChannelHandlers:
         emit(pair, is_snapshot, bids, asks, _latest(bids, asks), _LEVELS_1)
         return True
 
-    shaped = KernelHandler(book_changes, _UPDATE_1)
-    return lambda name: shaped if name.startswith("book") else None
+    handler = KernelHandler(book_changes, _UPDATE_1)
+    return lambda name: handler if name.startswith("book") else None
 
 
 _UPDATE_1: Final = KernelShape(

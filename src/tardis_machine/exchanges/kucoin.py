@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
-from tardis_machine.engine import PAIRS, Levels
+from tardis_machine.engine import KEEP_OR_LOCAL, PAIRS, Levels
 from tardis_machine.engine.shapes import (
     Amount,
     AskAmount,
@@ -76,14 +76,14 @@ _EMPTY: Final[tuple[Levels, ...]] = (_NO_LEVELS, Raw(b"null"), [])
 _ZERO_PRICE: Final = re.compile(rb'\[\s*"?0*\.?0*(?:[eE][-+]?\d+)?"?\s*,')
 
 
-def _route(
+def _handlers_of(
     maps: Mapping[str, Callable[[str, bytes], bool]],
     shapes: Mapping[str, KernelShape],
     memory: Callable[[str], UpdateGate] | None = None,
 ) -> ChannelHandlers:
-    """Route by topics such as /market/ticker:BTC-USDT; what is made of one is told its symbol."""
+    """Return handlers of topics such as /market/ticker:BTC-USDT, called with symbol and line."""
 
-    def route(topic: str) -> Handler | KernelHandler | None:
+    def handler_of(topic: str) -> Handler | KernelHandler | None:
         channel, _, symbol = topic.partition(":")
         make = maps.get(channel)
         if make is None:
@@ -94,7 +94,7 @@ def _route(
             return handler
         return KernelHandler(handler, shape, None if memory is None else memory(symbol))
 
-    return route
+    return handler_of
 
 
 _SYMBOL: Final = Symbol(after=":")
@@ -210,7 +210,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
-        if books[symbol].takes(update):
+        if books[symbol].accept(update):
             changes = update.changes
             bids: Levels = changes.bids
             asks: Levels = changes.asks
@@ -230,7 +230,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         if content is None:
             raise MapperError("market/level2Snapshot", f"no data for {symbol}")
         snapshot_id = int(content.sequence)
-        newer = book.join(snapshot_id)
+        newer = book.updates_after(snapshot_id)
         emit(
             symbol,
             True,
@@ -241,7 +241,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         book.start(snapshot_id, newer)
         return True
 
-    return _route(
+    return _handlers_of(
         {"/market/level2": level2, "/market/level2Snapshot": snapshot},
         {"/market/level2": _UPDATE},
         lambda symbol: books[symbol].gate,
@@ -295,7 +295,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    return _route({"/market/ticker": ticker}, {"/market/ticker": _TICKER})
+    return _handlers_of({"/market/ticker": ticker}, {"/market/ticker": _TICKER})
 
 
 _TICKER: Final = KernelShape(
@@ -406,7 +406,7 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
 
     def level2(symbol: str, line: bytes) -> bool:
         update = decode(line).data
-        if books[symbol].takes(update):
+        if books[symbol].accept(update):
             timestamp = time(update.timestamp, "contractMarket/level2", "timestamp")
             bids, asks = _sides(update)
             emit(symbol, False, bids, asks, timestamp)
@@ -418,7 +418,7 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
         if book.has_snapshot or content is None:
             return True
         snapshot_id = int(content.sequence)
-        newer = book.join(snapshot_id)
+        newer = book.updates_after(snapshot_id)
         changes = [_sides(each) for each in newer]
         emit(
             symbol,
@@ -430,7 +430,7 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
         book.start(snapshot_id, newer)
         return True
 
-    return _route(
+    return _handlers_of(
         {"/contractMarket/level2": level2, "/contractMarket/level2Snapshot": snapshot},
         {"/contractMarket/level2": _FUTURES_UPDATE},
         lambda symbol: books[symbol].gate,
@@ -480,7 +480,7 @@ def _futures_book_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    return _route(
+    return _handlers_of(
         {"/contractMarket/tickerV2": ticker}, {"/contractMarket/tickerV2": _FUTURES_TICKER}
     )
 
@@ -549,7 +549,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         is_price = message.subject == "mark.index.price"
         emit(
             symbol,
-            ticker_time(row.timestamp) if is_funding else None,
+            ticker_time(row.timestamp) if is_funding else KEEP_OR_LOCAL,
             last_price=last_prices.get(symbol),
             open_interest=open_interests.get(symbol),
             funding_rate=number_if_not_null(row.funding_rate) if is_funding else None,

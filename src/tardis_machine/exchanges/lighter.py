@@ -1,4 +1,4 @@
-"""Lighter: markets told by numbers, channels named {channel}:{market}, updates told by a type."""
+"""Lighter: markets as numbers, channels named {channel}:{market}, updates with a type."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -264,7 +264,7 @@ EXCHANGES: Final = (
             "trade": _era(_TRADE, _trades),
             "book_change": _era(Channel("order_book"), _book_changes),
             "derivative_ticker": _era(
-                Channel("market_stats", takes_symbols=False, unasked=()), _derivative_tickers
+                Channel("market_stats", has_symbols=False, default_symbols=()), _derivative_tickers
             ),
             "liquidation": _era(_TRADE, _liquidations),
             "book_ticker": _era(Channel("ticker"), _book_tickers),

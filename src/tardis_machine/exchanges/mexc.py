@@ -68,7 +68,7 @@ class _DealsMessage(Struct, gc=False):
 
 
 def _streams(handlers: dict[str, Handler]) -> ChannelHandlers:
-    """Route by a stream's name without its symbol."""
+    """Return handlers by a stream's name without its symbol, which comes last."""
     return lambda stream: handlers.get(stream.rpartition("@")[0])
 
 
@@ -154,7 +154,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         update = message.content
         if update is None:
             return False
-        if books[message.symbol].takes(update):
+        if books[message.symbol].accept(update):
             timestamp = time(message.timestamp, "depth", "sendTime")
             emit(message.symbol, False, update.bids, update.asks, timestamp, _LEVELS)
         return True
@@ -168,7 +168,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         if book.has_snapshot or content.bids is None or content.asks is None:
             return True
         snapshot_id = content.last_id or 0
-        newer = book.join(snapshot_id)
+        newer = book.updates_after(snapshot_id)
         emit(
             message.symbol,
             True,
@@ -306,7 +306,7 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
     def depth(line: bytes) -> bool:
         message = decode(line)
         update = message.data
-        if books[message.symbol].takes(update):
+        if books[message.symbol].accept(update):
             timestamp = time(message.timestamp, "push.depth", "ts")
             emit(message.symbol, False, update.bids, update.asks, timestamp)
         return True
@@ -318,7 +318,7 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
         if book.has_snapshot or content.bids is None or content.asks is None:
             return True
         snapshot_id = content.version or 0
-        newer = book.join(snapshot_id)
+        newer = book.updates_after(snapshot_id)
         emit(
             message.symbol,
             True,
@@ -500,7 +500,7 @@ def _upper(make: Callable[[MapperContext], ChannelHandlers], *channels: str) -> 
 
 
 def _is_blocked(message: Any) -> bool:
-    """Tell a refusal of single streams, which has the code of a success."""
+    """Return whether a message refuses single streams, which it does with a code of success."""
     said = at(message, "msg")
     return isinstance(said, str) and "Not Subscribed successfully" in said
 

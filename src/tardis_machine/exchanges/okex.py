@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDict
-from tardis_machine.engine import PAIRS
+from tardis_machine.engine import KEEP_OR_LOCAL, LATEST_KNOWN, PAIRS
 from tardis_machine.engine.shapes import (
     Absent,
     Amount,
@@ -198,7 +198,7 @@ _UPDATE_3: Final = KernelShape(
 
 
 class _Ticker3(Struct, gc=False):
-    """A ticker, a mark price or a funding rate, told apart by what they have."""
+    """A ticker, a mark price or a funding rate, distinguished by their fields."""
 
     symbol: str = field(name="instrument_id")
     timestamp: str | UnsetType | None = UNSET
@@ -231,7 +231,11 @@ def derivative_tickers_3(market: str, *tables: str) -> Maker:
                 has_rate = row.funding_rate is not UNSET
                 emit(
                     row.symbol,
-                    None if timestamp is UNSET else parse_ms(timestamp) if timestamp else 0,
+                    KEEP_OR_LOCAL
+                    if timestamp is UNSET
+                    else parse_ms(timestamp)
+                    if timestamp
+                    else LATEST_KNOWN,
                     last_price=number_if_sent(row.last),
                     open_interest=number_if_nonzero(row.open_interest),
                     funding_rate=number_if_sent(row.funding_rate),
@@ -241,8 +245,8 @@ def derivative_tickers_3(market: str, *tables: str) -> Maker:
                 )
             return True
 
-        part = SharedDecoder(_decode_tickers_3, derivative_tickers)
-        return named({f"{market}/{table}": part for table in tables})
+        handler = SharedDecoder(_decode_tickers_3, derivative_tickers)
+        return named({f"{market}/{table}": handler for table in tables})
 
     return make
 
@@ -433,7 +437,7 @@ def book_changes_5(channel: str) -> Maker:
 
 
 class Ticker5(Struct, gc=False):
-    """What tickers, open interests, mark prices, index prices and funding rates have."""
+    """The fields of tickers, open interests, mark prices, index prices and funding rates."""
 
     symbol: str | None = field(name="instId", default=None)
     timestamp: JsonNumber = field(name="ts", default=UNSET)
@@ -458,12 +462,12 @@ decode_tickers_5: Final = Decoder(Tickers5).decode
 
 
 def family_of(symbol: str) -> str:
-    """Name what a contract belongs to: BTC-USD_UM of BTC-USD_UM-240329-50000-P."""
+    """Return a contract's instrument family: BTC-USD_UM of BTC-USD_UM-240329-50000-P."""
     return "-".join(symbol.upper().split("-")[:2])
 
 
 def index_of(symbol: str) -> str:
-    """Name the index of a contract: BTC-USD of BTC-USD-SWAP and BTC-USD_UM_XPERP-310404."""
+    """Return the index of a contract: BTC-USD of BTC-USD-SWAP and BTC-USD_UM_XPERP-310404."""
     return family_of(symbol).partition("_")[0]
 
 
@@ -490,11 +494,11 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
                 last = number_if_nonzero(row.last)
                 interest = number_if_nonzero(row.open_interest)
                 mark = number_if_nonzero(row.mark_price)
-                # A message that says nothing has no time either: only its index price may be news.
-                says = last is not None or interest is not None or mark is not None
+                # A message without values has no time either; it may still bring an index price.
+                has_values = last is not None or interest is not None or mark is not None
                 emit(
                     name,
-                    ticker_time(row.timestamp) if says else None,
+                    ticker_time(row.timestamp) if has_values else KEEP_OR_LOCAL,
                     last_price=last,
                     open_interest=interest,
                     index_price=index_prices.get(index(name)),
@@ -509,7 +513,7 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
                 predicted = row.next_funding_rate
                 emit(
                     name,
-                    None if row.timestamp is UNSET else ticker_time(row.timestamp),
+                    KEEP_OR_LOCAL if row.timestamp is UNSET else ticker_time(row.timestamp),
                     funding_rate=number_if_sent(row.funding_rate),
                     funding_timestamp=None
                     if funding is UNSET
@@ -519,12 +523,12 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
                 )
             return message.data is not UNSET
 
-        part = SharedDecoder(decode_tickers_5, derivative_tickers)
+        handler = SharedDecoder(decode_tickers_5, derivative_tickers)
         return named(
             {
-                "tickers": part,
-                "open-interest": part,
-                "mark-price": part,
+                "tickers": handler,
+                "open-interest": handler,
+                "mark-price": handler,
                 "funding-rate": SharedDecoder(decode_tickers_5, funding_rates),
                 "index-tickers": SharedDecoder(decode_tickers_5, index_tickers),
             }

@@ -50,7 +50,7 @@ class _Market(Struct, gc=False):
 
 
 class _Message(Struct, gc=False):
-    """Any message: which of these it has tells its channel, and who reads that reads on."""
+    """Any message; its channel is known by the field that it has, which is decoded later."""
 
     symbol: str | None = None
     type: str | None = None
@@ -291,7 +291,7 @@ def _spelled(name: str) -> str:
 def _era(
     make: Callable[[MapperContext], ChannelHandlers], contracts: str, perpetuals: str
 ) -> tuple[Era]:
-    def ask(symbols: Sequence[str] | None) -> Iterator[Filter]:
+    def filters(symbols: Sequence[str] | None) -> Iterator[Filter]:
         if not symbols:  # an empty list is all, too
             yield Filter(contracts)
             yield Filter(perpetuals)
@@ -303,7 +303,7 @@ def _era(
         if others:
             yield Filter(contracts, others)
 
-    return (Era((Channel(contracts), Channel(perpetuals)), make, ask=ask),)
+    return (Era((Channel(contracts), Channel(perpetuals)), make, make_filters=filters),)
 
 
 EXCHANGES: Final = (

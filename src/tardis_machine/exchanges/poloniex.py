@@ -49,7 +49,7 @@ _decode_old: Final = Decoder().decode
 
 
 def _old_name(message: Any) -> str | None:
-    """Tell the arrays that have updates: [channel, sequence, updates, symbol], or without it."""
+    """Return the channel's name of an array [channel, sequence, updates] or one with symbol."""
     is_array = isinstance(message, list) and len(message) > _UPDATES
     return _OLD if is_array and isinstance(message[_UPDATES], list) else None
 
@@ -61,7 +61,7 @@ class _Symbols(BoundedDict[int, str]):
     """Symbols by the number of their channel, for arrays that do not name theirs."""
 
     def of(self, message: list[Any]) -> str | None:
-        """Tell an array's symbol; None if it has not been named yet."""
+        """Return an array's symbol; None if no array of its channel named it yet."""
         number = message[0]
         if not isinstance(number, int):
             raise MapperError(_OLD, "no number of a channel")
@@ -122,7 +122,7 @@ def _is_index(price: str) -> bool:
 
 
 def _whole_side(levels: Any) -> Levels:
-    """Give the levels of an object in a client's order: whole prices come first, sorted."""
+    """Return the levels of an object in JavaScript's order: integer prices first, sorted."""
     if not isinstance(levels, dict):
         raise MapperError(_OLD, "a snapshot without levels")
     prices = sorted(levels, key=lambda price: int(price) if _is_index(price) else _MAX_INDEX)

@@ -1,4 +1,4 @@
-"""Polymarket: events of outcome tokens, told by event_type wherever it stands in the message."""
+"""Polymarket: events of outcome tokens, named by event_type anywhere in the message."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -30,13 +30,13 @@ from tardis_machine.history.filters import Filter
 _NO_LEVELS: Final = Raw(b"[]")
 _LEVELS: Final = Objects("price", "size")
 _LONGEST: Final = 1 << 20
-"""How far into a message its type is looked for: it may come last."""
+"""Bytes of a message that are searched for its type, which may come last."""
 
 _CHANNELS: Final = (
     *("book", "price_change", "last_trade_price", "tick_size_change", "best_bid_ask"),
     *("new_market", "market_resolved"),
 )
-"""What a subscription of tokens brings."""
+"""The channels that a subscription of tokens sends."""
 
 
 class _Trade(Struct, gc=False):
@@ -140,7 +140,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
 
 
 def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
-    """Ask for tokens, whatever the channels; sports results come unasked."""
+    """Yield one message that subscribes to tokens: it brings all channels."""
     tokens = sorted({symbol for each in filters for symbol in each.symbols or ()})
     if tokens:
         yield {

@@ -1,6 +1,6 @@
-"""Serum, and its likes Mango and Star Atlas, all closed: messages that name type and market.
+"""Serum, Mango and Star Atlas, all closed: messages that name type and market.
 
-Markets print in upper case, whatever case the exchange has.
+Messages print markets in upper case.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +136,7 @@ _LEVELS: Final = {
     "level2": ("l2snapshot", "l2update"),
     "level3": ("l3snapshot", "open", "fill", "change", "done"),
 }
-"""What a native subscription brings."""
+"""The channels that a native subscription sends."""
 
 _SUBSCRIBED: Final = {
     "recent_trades": "trades",

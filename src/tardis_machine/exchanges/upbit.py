@@ -100,7 +100,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
 
 def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterator[Outgoing]:
-    """Ask for everything at once: a later message would replace the subscription."""
+    """Yield one message for all channels: a later one would replace the subscription."""
     yield [
         {"ticket": str(session.now_ms)},
         *(

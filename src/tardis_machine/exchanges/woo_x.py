@@ -10,9 +10,9 @@ from msgspec.json import Decoder
 from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import PAIRS, Emitter, Layout, Objects
 from tardis_machine.exchanges.base.channels import (
+    AllHandlers,
     ChannelHandlers,
     Handler,
-    Parts,
     SharedDecoder,
     find,
     keyed,
@@ -58,17 +58,17 @@ M = TypeVar("M", "_OldMessage", "_Message")
 _topics: Final = prefixed(b'{"topic":"', "topic")
 
 
-def _requests_too(parts: Parts, emitter: Emitter | None = None) -> Handler:
-    """Find the name in topic, or in id: until version 3 snapshots answer a request."""
-    topics = _topics(parts, emitter)
-    requests = keyed("id")(parts)
+def _requests_too(handlers: AllHandlers, emitter: Emitter | None = None) -> Handler:
+    """Dispatch by the name in topic, or in id of requested snapshots (before version 3)."""
+    topics = _topics(handlers, emitter)
+    requests = keyed("id")(handlers)
 
     def handle(line: bytes) -> bool:
         if line.startswith(b'{"topic":"'):
             return topics(line)
-        # It may stand behind the data, or have blanks around it.
-        asked = b'"event":"request"' in line[:256] or find(line, ("event",)) == "request"
-        return requests(line) if asked else topics(line)
+        # The key may come after the data, or have blanks around it.
+        is_request = b'"event":"request"' in line[:256] or find(line, ("event",)) == "request"
+        return requests(line) if is_request else topics(line)
 
     return handle
 
@@ -112,8 +112,8 @@ def _books(context: MapperContext) -> BoundedDefaultDict[str, _Book]:
     return BoundedDefaultDict(lambda symbol: _Book(symbol, context))
 
 
-def _channel_last(parts: Mapping[str, Handler | SharedDecoder[Any]]) -> ChannelHandlers:
-    return lambda name: parts.get(name.rpartition("@")[2])
+def _channel_last(handlers: Mapping[str, Handler | SharedDecoder[Any]]) -> ChannelHandlers:
+    return lambda name: handlers.get(name.rpartition("@")[2])
 
 
 class _OldRow(Struct, gc=False):
@@ -198,7 +198,7 @@ def _spot(symbol: str) -> str:
 
 
 class _Indexes(BoundedDict[str, JsonNumber]):
-    """Index prices by the perpetual they are for: a ticker takes them up with its next message."""
+    """Index prices by perpetual, which a ticker adds to its next message."""
 
     __slots__ = ()
 
@@ -345,7 +345,7 @@ class _BookRow(Struct, gc=False):
     asks: Raw = _NO_LEVELS
 
     def layout(self) -> Layout:
-        """Tell levels of the REST server, which are objects, from those of the stream."""
+        """Return the layout: levels of the REST server are objects, those of the stream pairs."""
         both = bytes(self.bids), bytes(self.asks)
         return _REST_LEVELS if any(side.startswith(b"[{") for side in both) else PAIRS
 
@@ -519,7 +519,7 @@ EXCHANGES: Final = (
                 Channel("markprice", str.upper),
                 Channel("estfundingrate", str.upper),
                 Channel("openinterest", str.upper),
-                Channel("indexprice", _spot, unasked=()),
+                Channel("indexprice", _spot, default_symbols=()),
             ),
             "book_ticker": _eras(_old_book_tickers, _book_tickers, Channel("bbo", str.upper)),
         },

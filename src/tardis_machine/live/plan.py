@@ -176,7 +176,7 @@ def _by_endpoint(
         by_index: dict[int, list[str]] = {}
         for symbol in (None,) if subscription.symbols is None else subscription.symbols:
             index = next(
-                (n for n, e in enumerate(dialect.endpoints) if e.takes(channel, symbol)), None
+                (n for n, e in enumerate(dialect.endpoints) if e.serves(channel, symbol)), None
             )
             if index is None:
                 raise DialectError(exchange, f"channel {channel} is not streamed live")

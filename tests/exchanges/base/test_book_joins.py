@@ -24,7 +24,7 @@ class Overlapping(JoinedBook[Update]):
 
 
 class Few(JoinedBook[Update]):
-    kept = 2
+    max_kept = 2
 
 
 def book(
@@ -40,14 +40,14 @@ def last_ids(updates: list[Update]) -> list[int]:
 def test_updates_are_kept_until_the_snapshot_and_those_it_lacks_are_given() -> None:
     joined = book()
     for number in range(1, 6):
-        assert not joined.takes(Update(number, number))
+        assert not joined.accept(Update(number, number))
     assert not joined.has_snapshot
-    newer = joined.join(3)
+    newer = joined.updates_after(3)
     assert last_ids(newer) == [4, 5]
     joined.start(3, newer)
     assert joined.has_snapshot
-    assert not joined.takes(Update(3, 3))
-    assert joined.takes(Update(6, 6))
+    assert not joined.accept(Update(3, 3))
+    assert joined.accept(Update(6, 6))
 
 
 def test_an_update_of_the_snapshot_s_own_id_counts_where_updates_overlap() -> None:
@@ -58,88 +58,88 @@ def test_an_update_of_the_snapshot_s_own_id_counts_where_updates_overlap() -> No
 def _joined_at_3(kind: type[JoinedBook[Update]]) -> list[Update]:
     joined = book(kind)
     for number in range(1, 5):
-        joined.takes(Update(number, number))
-    return joined.join(3)
+        joined.accept(Update(number, number))
+    return joined.updates_after(3)
 
 
 def test_a_snapshot_that_was_not_sent_changes_nothing() -> None:
     joined = book(live=True, checks_ids=True)
-    joined.takes(Update(1, 1, 0))
-    joined.takes(Update(2, 2, 1))
-    assert last_ids(joined.join(1)) == [2]
+    joined.accept(Update(1, 1, 0))
+    joined.accept(Update(2, 2, 1))
+    assert last_ids(joined.updates_after(1)) == [2]
     assert not joined.has_snapshot
-    assert last_ids(joined.join(0)) == [1, 2]
+    assert last_ids(joined.updates_after(0)) == [1, 2]
 
 
 def test_only_so_many_are_kept() -> None:
     joined = book(Few)
     for number in range(1, 6):
-        joined.takes(Update(number, number))
-    assert last_ids(joined.join(0)) == [4, 5]
+        joined.accept(Update(number, number))
+    assert last_ids(joined.updates_after(0)) == [4, 5]
 
 
 def test_history_goes_on_where_they_do_not_join() -> None:
     joined = book()
-    joined.takes(Update(7, 9))
-    newer = joined.join(3)
+    joined.accept(Update(7, 9))
+    newer = joined.updates_after(3)
     assert last_ids(newer) == [9]
     joined.start(3, newer)
     joined = book()
     joined.start(3, [])
-    assert joined.takes(Update(7, 9))
+    assert joined.accept(Update(7, 9))
 
 
 def test_a_live_snapshot_that_does_not_join_leaves_what_was_kept_for_the_next() -> None:
     joined = book(live=True)
     for number in (7, 8, 9):
-        joined.takes(Update(number, number, number - 1))
+        joined.accept(Update(number, number, number - 1))
     for snapshot_id in (3, 5):
         with pytest.raises(BookGapError, match=rf"snapshot of S \(last update {snapshot_id}\)"):
-            joined.join(snapshot_id)
-    newer = joined.join(7)
+            joined.updates_after(snapshot_id)
+    newer = joined.updates_after(7)
     assert last_ids(newer) == [8, 9]
     joined.start(7, newer)
-    assert joined.takes(Update(10, 10, 9))
+    assert joined.accept(Update(10, 10, 9))
 
 
 def test_a_live_update_that_does_not_join_waits_for_the_next_snapshot() -> None:
     joined = book(live=True)
     joined.start(3, [])
     with pytest.raises(BookGapError, match="7 to 9"):
-        joined.takes(Update(7, 9))
+        joined.accept(Update(7, 9))
     assert not joined.has_snapshot
-    assert not joined.takes(Update(10, 10))
-    newer = joined.join(8)
+    assert not joined.accept(Update(10, 10))
+    newer = joined.updates_after(8)
     assert last_ids(newer) == [9, 10]
     joined.start(8, newer)
-    assert joined.takes(Update(11, 11))
+    assert joined.accept(Update(11, 11))
 
 
 def test_a_lost_update_makes_a_book_that_checks_ids_start_over() -> None:
     joined = book(live=True, checks_ids=True)
     joined.start(3, [])
-    assert joined.takes(Update(4, 5, 3))
-    assert joined.takes(Update(6, 6, 5))
+    assert joined.accept(Update(4, 5, 3))
+    assert joined.accept(Update(6, 6, 5))
     with pytest.raises(LostUpdateError, match="follows 7, the last was 6"):
-        joined.takes(Update(8, 8, 7))
-    assert not joined.takes(Update(9, 9, 8))
-    newer = joined.join(7)
+        joined.accept(Update(8, 8, 7))
+    assert not joined.accept(Update(9, 9, 8))
+    newer = joined.updates_after(7)
     assert last_ids(newer) == [8, 9]
     joined.start(7, newer)
-    assert joined.takes(Update(10, 10, 9))
+    assert joined.accept(Update(10, 10, 9))
 
 
 def test_a_loss_among_kept_updates_is_noticed_where_ids_are_checked() -> None:
     joined = book(live=True, checks_ids=True)
     for number in (4, 5, 7, 8):
-        joined.takes(Update(number, number, number - 1))
+        joined.accept(Update(number, number, number - 1))
     with pytest.raises(LostUpdateError):
-        joined.join(3)
-    assert last_ids(joined.join(6)) == [7, 8]
+        joined.updates_after(3)
+    assert last_ids(joined.updates_after(6)) == [7, 8]
     careless = book(live=True)
     for number in (4, 5, 7, 8):
-        careless.takes(Update(number, number, number - 1))
-    assert last_ids(careless.join(3)) == [4, 5, 7, 8]
+        careless.accept(Update(number, number, number - 1))
+    assert last_ids(careless.updates_after(3)) == [4, 5, 7, 8]
 
 
 def test_updates_are_folded_into_the_levels_that_a_snapshot_has() -> None:

@@ -3,16 +3,16 @@ import pytest
 
 from tardis_machine.exchanges import MapperError
 from tardis_machine.exchanges.base.channels import (
+    AllHandlers,
     Dispatch,
     Handler,
-    Parts,
     SharedDecoder,
+    all_handlers,
     arrays,
     decoded,
     find,
     keyed,
     named,
-    parts_of,
     prefixed,
 )
 
@@ -31,10 +31,10 @@ DECODED = decoded(_decode, lambda message: message.topic)
 
 
 def _dispatcher(
-    seen: list[tuple[str, bytes]], routed: list[str], dispatch: Dispatch = PREFIXED
+    seen: list[tuple[str, bytes]], requested: list[str], dispatch: Dispatch = PREFIXED
 ) -> Handler:
-    def route(topic: str) -> Handler | None:
-        routed.append(topic)
+    def handler_of(topic: str) -> Handler | None:
+        requested.append(topic)
         if topic.startswith("no"):
             return None
 
@@ -44,18 +44,18 @@ def _dispatcher(
 
         return handler
 
-    return dispatch(parts_of([route]))
+    return dispatch(all_handlers([handler_of]))
 
 
 @pytest.mark.parametrize("dispatch", [PREFIXED, KEYED])
 def test_lines_reach_the_handler_of_their_channel(dispatch: Dispatch) -> None:
     seen: list[tuple[str, bytes]] = []
-    routed: list[str] = []
-    handle = _dispatcher(seen, routed, dispatch)
+    requested: list[str] = []
+    handle = _dispatcher(seen, requested, dispatch)
     lines = [b'{"topic":"a","x":1}', b'{"topic":"b"}', b'{"topic":"a","x":2}']
     assert [handle(line) for line in lines] == [True, True, True]
     assert seen == [("a", lines[0]), ("b", lines[1]), ("a", lines[2])]
-    assert routed == ["a", "b"]
+    assert requested == ["a", "b"]
 
 
 def test_a_handler_may_decline() -> None:
@@ -63,11 +63,11 @@ def test_a_handler_may_decline() -> None:
 
 
 def test_channels_of_no_interest_are_not_decoded() -> None:
-    routed: list[str] = []
-    handle = _dispatcher([], routed)
+    requested: list[str] = []
+    handle = _dispatcher([], requested)
     assert not handle(b'{"topic":"no", not even JSON')
     assert not handle(b'{"topic":"no", still not')
-    assert routed == ["no"]
+    assert requested == ["no"]
 
 
 @pytest.mark.parametrize("dispatch", [PREFIXED, KEYED])
@@ -116,12 +116,12 @@ def test_nesting_that_no_decoder_takes_is_an_error_of_the_message(
 def test_made_up_channels_do_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch, dispatch: Dispatch
 ) -> None:
-    monkeypatch.setattr("tardis_machine.exchanges.base.channels._MAX_HEADS", 2)
-    routed: list[str] = []
-    handle = _dispatcher([], routed, dispatch)
+    monkeypatch.setattr("tardis_machine.exchanges.base.channels._MAX_PREFIXES", 2)
+    requested: list[str] = []
+    handle = _dispatcher([], requested, dispatch)
     for topic in (b"a", b"b", b"c", b"a"):
         assert handle(b'{"topic":"' + topic + b'"}')
-    assert routed == ["a", "b", "c", "a"]
+    assert requested == ["a", "b", "c", "a"]
 
 
 def test_a_key_may_be_nested() -> None:
@@ -162,8 +162,8 @@ def _announced(line: bytes) -> tuple[int, str] | None:
 
 def test_arrays_tell_their_names_at_the_end_or_by_a_number() -> None:
     seen: list[tuple[str, bytes]] = []
-    routed: list[str] = []
-    handle = _dispatcher(seen, routed, arrays(2, _announced))
+    requested: list[str] = []
+    handle = _dispatcher(seen, requested, arrays(2, _announced))
     assert not handle(b'[89,"te",[1,2]]')
     assert not handle(b'{"event":"info"}')
     assert not handle(b'{"event":"subscribed","id":89,"names":"trades A"}')
@@ -197,15 +197,15 @@ def test_a_decoded_message_tells_its_channel_and_is_not_decoded_again() -> None:
         decodes.append(line)
         return _decode(line)
 
-    def part(name: str) -> SharedDecoder[_Message]:
+    def shared(name: str) -> SharedDecoder[_Message]:
         def see(message: _Message) -> bool:
             seen.append((name, message.topic or ""))
             return name == "second"
 
         return SharedDecoder(decode, see)
 
-    routes = [named({"a": part("first")}), named({"a": part("second"), "b": part("second")})]
-    handle = decoded(decode, lambda message: message.topic)(parts_of(routes))
+    types = [named({"a": shared("first")}), named({"a": shared("second"), "b": shared("second")})]
+    handle = decoded(decode, lambda message: message.topic)(all_handlers(types))
     assert handle(b'{"topic":"a"}')
     assert handle(b'{"topic":"b"}')
     assert not handle(b'{"topic":"c"}')
@@ -215,17 +215,17 @@ def test_a_decoded_message_tells_its_channel_and_is_not_decoded_again() -> None:
 
 
 def test_types_that_share_a_channel_have_to_share_its_decoder() -> None:
-    def parts(_: str) -> list[Handler | SharedDecoder[_Message]]:
+    def handlers(_: str) -> list[Handler | SharedDecoder[_Message]]:
         return [lambda line: True, SharedDecoder(_decode, lambda message: True)]
 
-    typed: Parts = parts
+    typed: AllHandlers = handlers
     with pytest.raises(TypeError, match="share its decoder"):
         PREFIXED(typed)(b'{"topic":"a"}')
 
 
 def test_names_may_have_an_end_that_does_not_matter() -> None:
-    route = named({"trades": lambda line: True}, ".")
-    assert route("trades.BTC.raw") is not None
-    assert route("trades") is not None
-    assert route("trade.BTC") is None
+    handler_of = named({"trades": lambda line: True}, ".")
+    assert handler_of("trades.BTC.raw") is not None
+    assert handler_of("trades") is not None
+    assert handler_of("trade.BTC") is None
     assert named({"trades.BTC": lambda line: True})("trades.BTC") is not None

@@ -45,9 +45,9 @@ def _example(made: list[tuple[str, MapperContext]]) -> Exchange:
             "derivative_ticker": (
                 Era(
                     (
-                        Channel("all", takes_symbols=False),
-                        Channel("none", takes_symbols=False, unasked=()),
-                        Channel("some", unasked=()),
+                        Channel("all", has_symbols=False),
+                        Channel("none", has_symbols=False, default_symbols=()),
+                        Channel("some", default_symbols=()),
                         Channel("perpetuals", _perpetual, needs_symbols=True),
                     ),
                     makes("any"),

@@ -26,7 +26,15 @@ from tardis_machine.engine.levels import (
     splitter,
     table_decoder,
 )
-from tardis_machine.engine.protocol import COMMON_ORDER, LOCAL_TIME, BookTickerKeys, Id, Taken
+from tardis_machine.engine.protocol import (
+    COMMON_ORDER,
+    KEEP_OR_LOCAL,
+    LATEST_KNOWN,
+    LOCAL_TIME,
+    BookTickerKeys,
+    Id,
+    Taken,
+)
 from tardis_machine.engine.python.bars import Bar
 from tardis_machine.engine.python.book import Change, computable
 from tardis_machine.engine.python.snapshots import Snapshots
@@ -543,10 +551,10 @@ class PythonEmitter:
         if not self._sends_tickers:
             return
         before, time, latest = self._tickers.get(symbol) or (_NO_FIELDS, "", 0)
-        if timestamp == 0:
+        if timestamp == LATEST_KNOWN:
             if not time:
                 raise ValueError(f"no time for {symbol}")
-        elif timestamp is not None:
+        elif timestamp is not KEEP_OR_LOCAL:
             seen = self._local if timestamp == LOCAL_TIME else timestamp
             ms = ms_of(seen)
             if ms >= latest:

@@ -1,1 +1,1 @@
-"""What exchange modules are written with: channels, fields, books, dialects."""
+"""Building blocks of exchange modules: channels, fields, books, dialects."""

@@ -1,21 +1,22 @@
-"""Books whose snapshot comes over REST, while their updates are arriving already.
+"""Books whose snapshot is fetched over REST while their updates arrive.
 
-Updates are kept until the snapshot is there; those that it does not contain yet are then folded
-into it, or sent after it, as the exchange's messages are known. A mapper asks, and emits itself:
+Updates are kept until the snapshot arrives. Those newer than the snapshot are then applied to its
+levels, or sent after it. A `JoinedBook` only checks and keeps updates; the mapper emits:
 
     update = decode(line)
-    if book.takes(update):
+    if book.accept(update):
         emitter.book_change(...)
 
     if not book.has_snapshot:
-        newer = book.join(snapshot.id)
+        newer = book.updates_after(snapshot.id)
         bids = folded(snapshot.bids, [update.bids for update in newer])
         ...
         emitter.book_change(...)
         book.start(snapshot.id, newer)
 
-Nothing has changed where any of it raises, but for a live book that lost its way: it starts over
-with the updates it has, and its BookGapError reaches whoever can ask for another snapshot.
+A call that raises changes nothing, with one exception: after a BookGapError of `accept` the book
+waits for another snapshot, with the updates from then on. `live/` requests the snapshot when it
+sees the error.
 """
 
 import logging
@@ -39,7 +40,7 @@ _decode_levels: Final = Decoder(list[list[str | int | float | None]]).decode
 
 
 class Update(Protocol):
-    """What a join has to know of an update: the last id in it, and where it begins."""
+    """The ids of an update: its first, its last, and the last of the update before it."""
 
     @property
     def first_id(self) -> Number | None: ...
@@ -55,17 +56,18 @@ U = TypeVar("U", bound=Update)
 
 
 class JoinedBook(Generic[U]):
-    """One book on its way from updates without a snapshot to updates that follow it.
+    """One book that keeps updates until its snapshot, and checks those after it.
 
-    An update is old where its last id is below the snapshot's, and where both are equal too unless
-    the exchange's updates `overlap`. The first that is not must join the snapshot; `joins` says
-    how, and a family may say it otherwise. Only live mappers check. Where a book `advances`, what
-    is older than the latest update is passed over, too, not only what the snapshot contains.
+    The first update newer than the snapshot must join it: `joins` decides, and a subclass may
+    override it. A live mapper raises BookGapError if it does not.
     """
 
     overlaps = False
+    """Whether an update whose last id is the snapshot's counts as newer than the snapshot."""
     advances = False
-    kept = 2000
+    """Whether updates older than the latest update are dropped, not only those in the snapshot."""
+    max_kept = 2000
+    """Number of updates that are kept before the snapshot; the oldest are dropped."""
 
     __slots__ = (
         "_channel",
@@ -91,8 +93,8 @@ class JoinedBook(Generic[U]):
         self._oldest: Number = 0
         self._joined = False
         self._last_id: Number | UnsetType | None = None
-        self._kept: deque[U] = deque(maxlen=self.kept)
-        # Updates that need no look at what came before may pass it, once the book is joined.
+        self._kept: deque[U] = deque(maxlen=self.max_kept)
+        # Open while the compiled emitter may read updates without this mapper.
         self.gate = gate or context.emitter.gate()
 
     @property
@@ -100,7 +102,7 @@ class JoinedBook(Generic[U]):
         return self._snapshot_id is not None
 
     def joins(self, update: U, snapshot_id: Number) -> bool:
-        """Tell whether nothing is missing between the snapshot and the first newer update."""
+        """Return whether no update is missing between the snapshot and the first newer update."""
         first_id = update.first_id
         if self.overlaps:
             covers = first_id is not None and first_id <= snapshot_id
@@ -108,11 +110,15 @@ class JoinedBook(Generic[U]):
         return first_id is not None and first_id <= snapshot_id + 1
 
     def previous_id(self, update: U) -> Number | None:
-        """Tell the last id of the update that comes before this one."""
+        """Return the last id of the update that must precede this one."""
         return update.previous_id
 
-    def takes(self, update: U) -> bool:
-        """Tell whether an update is to be sent now; before the snapshot it is kept."""
+    def accept(self, update: U) -> bool:
+        """Return whether the mapper must emit an update; keep it if there is no snapshot yet.
+
+        Old updates are dropped. Raises BookGapError for a live update that does not join the
+        snapshot, and LostUpdateError for one that does not follow the last.
+        """
         snapshot_id = self._snapshot_id
         if snapshot_id is None:
             self._kept.append(update)
@@ -136,8 +142,8 @@ class JoinedBook(Generic[U]):
             self._oldest = self._oldest_after(last_id)
         return True
 
-    def join(self, snapshot_id: Number) -> list[U]:
-        """Give the kept updates that a snapshot lacks; BookGapError if they do not follow it."""
+    def updates_after(self, snapshot_id: Number) -> list[U]:
+        """Return the kept updates newer than a snapshot; BookGapError if they do not join it."""
         oldest = self._oldest_after(snapshot_id)
         newer: list[U] = []
         for update in self._kept:
@@ -150,7 +156,7 @@ class JoinedBook(Generic[U]):
         return newer
 
     def start(self, snapshot_id: Number, newer: Sequence[U]) -> None:
-        """Go on from a snapshot that was sent, with the updates that `join` gave for it."""
+        """Set the snapshot that was emitted, with the result of `updates_after` for it."""
         self._snapshot_id = snapshot_id
         advanced = newer[-1].last_id if newer and self.advances else snapshot_id
         self._oldest = self._oldest_after(advanced)
@@ -169,7 +175,7 @@ class JoinedBook(Generic[U]):
         return last_id if self.overlaps else last_id + 1
 
     def _check(self, update: U, snapshot_id: Number, last_id: Number | UnsetType | None) -> None:
-        """See that an update follows the last one, or else that the first joins the snapshot."""
+        """Raise BookGapError if an update does not follow the last one or join the snapshot."""
         if last_id is not None:
             if self._checks_ids and (previous := self.previous_id(update)) != last_id:
                 raise LostUpdateError(self._channel, self._symbol, last_id, previous)
@@ -183,9 +189,9 @@ class JoinedBook(Generic[U]):
 def folded(
     levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
 ) -> list[tuple[_Price, _Price]]:
-    """Apply updates to a snapshot's levels, told apart by their prices as they are written.
+    """Return a snapshot's levels with updates applied, by prices compared as they are written.
 
-    Both are pairs; what follows the amount is ignored.
+    Levels with amount 0 are removed. Elements of a level after price and amount are ignored.
     """
     try:
         by_price: dict[_Price, _Price] = {level[0] or 0: level[1] or 0 for level in levels}
@@ -204,20 +210,20 @@ def folded(
 def amended(
     levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
 ) -> list[tuple[_Price, _Price]]:
-    """As `folded`, but no level leaves the snapshot: removed ones stay, with an amount of 0.
+    """Return a snapshot's levels with updates applied; removed levels stay, with amount 0.
 
-    Where it has a price twice, an update changes the first.
+    Prices are compared as they are written. An update changes the first level with its price.
     """
     pairs: list[tuple[_Price, _Price]] = []
-    found: dict[_Price, int] = {}
+    indexes: dict[_Price, int] = {}
     try:
         for level in levels:
-            found.setdefault(level[0] or 0, len(pairs))
+            indexes.setdefault(level[0] or 0, len(pairs))
             pairs.append((level[0] or 0, level[1] or 0))
         for update in updates:
             for level in _decode_levels(update) if isinstance(update, Raw) else update:
                 pair = level[0] or 0, level[1] or 0
-                at = found.setdefault(pair[0], len(pairs))
+                at = indexes.setdefault(pair[0], len(pairs))
                 pairs[at : at + 1] = [pair]
     except (LookupError, TypeError):
         raise MapperError("book", "a level without price and amount") from None
@@ -227,7 +233,10 @@ def amended(
 def spliced(
     levels: Iterable[Level], updates: Iterable[Iterable[Level]]
 ) -> list[tuple[Number, Any]]:
-    """As `folded`, but prices are numbers: an update changes the first that is equal to its own."""
+    """Return a snapshot's levels with updates applied, by prices compared as numbers.
+
+    An update changes or removes the first level with its price.
+    """
     try:
         book = [(float(level[0] or 0), level[1] or 0) for level in levels]
         for price, amount, *_ in (level for update in updates for level in update):

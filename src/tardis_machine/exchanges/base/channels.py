@@ -1,13 +1,13 @@
-"""From a raw line to the handlers of its channel, without decoding lines that no type wants.
+"""Dispatch of raw lines to the handlers of their channels, without decoding unwanted lines.
 
-A `Dispatch` says how an exchange's lines tell their channel; `ChannelHandlers` say what a type
-does with a channel. Both are joined once for each channel and remembered: from then on a line
-costs a search for a few bytes and a look into a dict before it is decoded.
+A `Dispatch` finds the channel's name in an exchange's lines. `ChannelHandlers` return the handler
+of one data type for a channel. The first line of a channel stores its handler under the bytes that
+contain the name: every further line costs a search for these bytes and a dictionary lookup.
 
-- `prefixed`: the name follows the same bytes in nearly every line;
-- `keyed`: the name is the value of the first key of that name, near the start;
-- `arrays`: names stand at the end of an array, or a number at its start stands for them;
-- `decoded`: the last resort, where only the decoded message tells.
+- `prefixed`: the name follows the same bytes in nearly every line.
+- `keyed`: the name is the value of a key near the start.
+- `arrays`: the name is at the end of an array, or a number at its start stands for it.
+- `decoded`: the name is known only after decoding. This is the slowest.
 """
 
 import re
@@ -23,13 +23,17 @@ from tardis_machine.exchanges.base.errors import MapperError
 T = TypeVar("T")
 
 Handler = Callable[[bytes], bool]
-"""Takes one raw message; False: not of interest."""
+"""A function that maps one raw message and returns whether the message had data for its type.
+
+`Dispatch` handlers call it for each line, in the stream's thread. An exception of it is a malformed
+message, which is counted or ends the replay.
+"""
 
 
 class SharedDecoder(NamedTuple, Generic[T]):
-    """What a type makes of a channel that others may read, too.
+    """The handler of a channel that several data types read: one decoder, a `map` for each type.
 
-    Types that share a channel share its decoder: it is called once, whoever needs the message.
+    All types of the channel must have the same decoder, which is called once a line.
     """
 
     decode: Callable[[bytes], T]
@@ -37,138 +41,150 @@ class SharedDecoder(NamedTuple, Generic[T]):
 
 
 class KernelHandler(NamedTuple):
-    """What a type makes of a channel, and the shape of the messages that it mostly has.
+    """A handler with the shape of the channel's usual messages.
 
-    The emitter may take messages of that shape by itself, as far as a memory lets it.
+    The compiled emitter reads messages of that shape without the handler, if `memory` lets them
+    pass.
     """
 
-    part: Handler | SharedDecoder[Any]
+    handler: Handler | SharedDecoder[Any]
     shape: AnyShape
     memory: Memory | None = None
 
 
-ChannelHandlers = Callable[[str], Handler | SharedDecoder[Any] | KernelHandler | None]
-"""Tells by a channel's name what a type makes of it; None: nothing."""
+AnyHandler = Handler | SharedDecoder[Any] | KernelHandler
 
-Parts = Callable[[str], Sequence[Handler | SharedDecoder[Any] | KernelHandler]]
-"""Tells by a channel's name what all types make of it, in the order they were asked for."""
+ChannelHandlers = Callable[[str], AnyHandler | None]
+"""A function from a channel's name to the handler of one data type; None if it has none."""
+
+AllHandlers = Callable[[str], Sequence[AnyHandler]]
+"""A function from a channel's name to the handlers of all data types, in the requested order."""
 
 
 class Dispatch(Protocol):
-    """Makes the function that takes every line of an exchange.
+    """A function that returns the handler of every line of an exchange.
 
-    The emitter, if it is given, is told which lines have a described shape.
+    `Exchange.mapper` calls it. With an emitter, it also describes the shapes of kernel handlers to
+    the emitter.
     """
 
-    def __call__(self, parts: Parts, emitter: Emitter | None = None, /) -> Handler: ...
+    def __call__(self, handlers: AllHandlers, emitter: Emitter | None = None, /) -> Handler: ...
 
 
-_MAX_HEADS: Final = 100_000
+_MAX_PREFIXES: Final = 100_000
 _WINDOW: Final = 256
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{},:]', re.DOTALL)
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
-def named(
-    parts: Mapping[str, Handler | SharedDecoder[Any] | KernelHandler], separator: str = ""
-) -> ChannelHandlers:
-    """Route by a channel's name, or by what comes before the first separator in it."""
+def named(handlers: Mapping[str, AnyHandler], separator: str = "") -> ChannelHandlers:
+    """Return handlers by channel name, or by the part of it before the first separator."""
     if not separator:
-        return parts.get
-    return lambda name: parts.get(name.partition(separator)[0])
+        return handlers.get
+    return lambda name: handlers.get(name.partition(separator)[0])
 
 
-def parts_of(routes: Sequence[ChannelHandlers]) -> Parts:
-    """Ask several types about a channel."""
-    return lambda name: [part for route in routes if (part := route(name)) is not None]
+def all_handlers(types: Sequence[ChannelHandlers]) -> AllHandlers:
+    """Return a function that collects the handlers of several data types for a channel."""
+    return lambda name: [
+        handler for handler_of in types if (handler := handler_of(name)) is not None
+    ]
 
 
 def _ignore(_: bytes) -> bool:
     return False
 
 
-def _handler(found: Sequence[Handler | SharedDecoder[Any] | KernelHandler]) -> Handler:
-    """Make one function of what several types make of a channel."""
-    if not found:
+def _joined_handler(handlers: Sequence[AnyHandler]) -> Handler:
+    """Return one handler that calls the handlers of several data types for a line."""
+    if not handlers:
         return _ignore
-    parts = _unshaped(found)
-    if len(parts) == 1:
-        (part,) = parts
-        return _alone(part) if isinstance(part, SharedDecoder) else part
-    decode, maps = _shared(parts)
+    plain = _without_shapes(handlers)
+    if len(plain) == 1:
+        (handler,) = plain
+        return _single_handler(handler) if isinstance(handler, SharedDecoder) else handler
+    decode, maps = _shared(plain)
 
     def handle(line: bytes) -> bool:
         message = decode(line)
         handled = False
-        for each in maps:
-            handled |= each(message)
+        for map_message in maps:
+            handled |= map_message(message)
         return handled
 
     return handle
 
 
-def _unshaped(
-    found: Sequence[Handler | SharedDecoder[Any] | KernelHandler],
+def _without_shapes(
+    handlers: Sequence[AnyHandler],
 ) -> Sequence[Handler | SharedDecoder[Any]]:
-    return [each.part if isinstance(each, KernelHandler) else each for each in found]
+    return [item.handler if isinstance(item, KernelHandler) else item for item in handlers]
 
 
-def _alone(part: SharedDecoder[Any]) -> Handler:
-    decode, map_message = part
+def _single_handler(shared: SharedDecoder[Any]) -> Handler:
+    decode, map_message = shared
     return lambda line: map_message(decode(line))
 
 
 def _shared(
-    parts: Sequence[Handler | SharedDecoder[Any]],
+    handlers: Sequence[Handler | SharedDecoder[Any]],
 ) -> tuple[Callable[[bytes], Any], list[Callable[[Any], bool]]]:
-    shared = [part for part in parts if isinstance(part, SharedDecoder)]
-    if len(shared) != len(parts) or any(part.decode != shared[0].decode for part in shared):
+    shared = [handler for handler in handlers if isinstance(handler, SharedDecoder)]
+    decode = shared[0].decode if shared else None
+    if len(shared) != len(handlers) or any(handler.decode != decode for handler in shared):
         raise TypeError("types that are made from one channel have to share its decoder")
-    return shared[0].decode, [part.map for part in shared]
+    return shared[0].decode, [handler.map for handler in shared]
 
 
 class _MessagePrefixes(dict[bytes, Handler]):
-    """Handlers by the bytes that told them; bounded, since a broken feed may make up channels."""
+    """Handlers by the bytes of a line that contain the channel's name.
 
-    __slots__ = ("_emitter", "_parts")
+    They are the line's beginning or, in `arrays`, its end. The dictionary is bounded, since a
+    broken feed may send any number of names.
+    """
 
-    def __init__(self, parts: Parts, emitter: Emitter | None = None) -> None:
-        self._parts = parts
+    __slots__ = ("_emitter", "_handlers")
+
+    def __init__(self, handlers: AllHandlers, emitter: Emitter | None = None) -> None:
+        self._handlers = handlers
         self._emitter = emitter
 
-    def learn(self, head: bytes, name: str) -> Handler:
-        if len(self) >= _MAX_HEADS:
+    def add(self, prefix: bytes, name: str) -> Handler:
+        """Store and return the handler for lines with these bytes, which contain this name."""
+        if len(self) >= _MAX_PREFIXES:
             self.clear()
-        parts = self._parts(name)
-        if self._emitter is not None and len(parts) == 1 and isinstance(parts[0], KernelHandler):
-            self._emitter.describe(head, parts[0].shape, parts[0].memory)
-        handler = self[head] = _handler(parts)
+        handlers = self._handlers(name)
+        if self._emitter is not None and len(handlers) == 1:
+            (kernel_handler,) = handlers
+            if isinstance(kernel_handler, KernelHandler):
+                self._emitter.describe(prefix, kernel_handler.shape, kernel_handler.memory)
+        handler = self[prefix] = _joined_handler(handlers)
         return handler
 
     def by_name(self, name: str | None, line: bytes) -> bool:
-        """Handle a line whose name was found out in another way than usual."""
+        """Handle a line whose channel `find` looked up; raise if it has no name and is no JSON."""
         if name is None:
-            _decode_any(line)  # what is not even JSON is malformed
+            _decode_any(line)
             return False
-        return _handler(self._parts(name))(line)
+        return _joined_handler(self._handlers(name))(line)
 
 
 def prefixed(prefix: bytes, *path: str) -> Dispatch:
-    """Find the name behind a constant prefix; other lines are searched for the key at `path`."""
+    """Return a dispatch by the name after a constant prefix, or at `path` in other lines."""
     length = len(prefix)
 
-    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _MessagePrefixes(parts, emitter)
+    def dispatch(handlers: AllHandlers, emitter: Emitter | None = None) -> Handler:
+        prefixes = _MessagePrefixes(handlers, emitter)
         if emitter is not None:
             emitter.find_prefixed(prefix)
-        handler_of = heads.get
+        handler_of = prefixes.get
 
         def learn(line: bytes) -> bool:
             end = line.find(b'"', length)
             if end < 0 or b"\\" in line[length:end] or not line.startswith(prefix):
-                return heads.by_name(find(line, path), line)
-            return heads.learn(line[:end], line[length:end].decode())(line)
+                return prefixes.by_name(find(line, path), line)
+            return prefixes.add(line[:end], line[length:end].decode())(line)
 
         def handle(line: bytes) -> bool:
             try:
@@ -182,26 +198,26 @@ def prefixed(prefix: bytes, *path: str) -> Dispatch:
 
 
 def keyed(*path: str, within: int = _WINDOW) -> Dispatch:
-    """Find the name behind the first key that is called as the last of `path` is.
+    """Return a dispatch by the value of the first key named like the last of `path`.
 
-    Lines that do not have it within their first bytes are searched for the key at `path`. Such a
-    key cannot be part of a text, in which quotes follow a backslash.
+    The key is searched for in the first `within` bytes; lines without it there are parsed for the
+    key at `path`. A match cannot be inside of a JSON text, where quotes are escaped.
     """
     key = b'"%b":"' % path[-1].encode()
     length = len(key)
 
-    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _MessagePrefixes(parts, emitter)
+    def dispatch(handlers: AllHandlers, emitter: Emitter | None = None) -> Handler:
+        prefixes = _MessagePrefixes(handlers, emitter)
         if emitter is not None:
             emitter.find_keyed(key, within)
-        handler_of = heads.get
+        handler_of = prefixes.get
 
         def learn(line: bytes) -> bool:
             start = line.find(key, 0, within) + length
             end = line.find(b'"', start)
             if start < length or end < 0 or b"\\" in line[start - length - 1 : end]:
-                return heads.by_name(find(line, path), line)
-            return heads.learn(line[start:end], line[start:end].decode())(line)
+                return prefixes.by_name(find(line, path), line)
+            return prefixes.add(line[start:end], line[start:end].decode())(line)
 
         def handle(line: bytes) -> bool:
             start = line.find(key, 0, within) + length
@@ -218,36 +234,37 @@ def keyed(*path: str, within: int = _WINDOW) -> Dispatch:
 def arrays(
     names: int, announced: Callable[[bytes], tuple[int, str] | None] | None = None
 ) -> Dispatch:
-    """Find the `names` texts at the end of an array, joined by spaces, or what its number means.
+    """Return a dispatch by the last `names` texts of an array, or by its first number.
 
-    `announced` reads lines that are no arrays: which number will stand for which names.
+    The channel's name is these texts joined by spaces. `announced` is called with lines that are
+    no arrays: it returns a number and the name that the number stands for, or None.
     """
     ending = re.compile(rb'(?:,\s*"(?:[^"\\]|\\.)*"){%d}\s*\]\s*$' % names)
 
-    def dispatch(parts: Parts, emitter: Emitter | None = None) -> Handler:
-        heads = _MessagePrefixes(parts, emitter)
+    def dispatch(handlers: AllHandlers, emitter: Emitter | None = None) -> Handler:
+        prefixes = _MessagePrefixes(handlers, emitter)
         if emitter is not None:
             emitter.find_ending(names)
-        handler_of = heads.get
-        numbers = _MessagePrefixes(parts)
+        handler_of = prefixes.get
+        numbers = _MessagePrefixes(handlers)
         number_of = numbers.get
 
         def announce(line: bytes) -> bool:
-            found = None if announced is None else announced(line)
-            if found is None:
-                return heads.by_name(None, line)
-            number, name = found
-            numbers.learn(b"[%d" % number, name)
+            announcement = None if announced is None else announced(line)
+            if announcement is None:
+                return prefixes.by_name(None, line)
+            number, name = announcement
+            numbers.add(b"[%d" % number, name)
             return False
 
         def learn(line: bytes) -> bool:
             if line[:1] != b"[":
                 return announce(line)
-            found = ending.search(line)
-            if found is not None:
-                return heads.learn(found[0], " ".join(_decode_any(b"[" + found[0][1:])))(line)
+            match = ending.search(line)
+            if match is not None:
+                return prefixes.add(match[0], " ".join(_decode_any(b"[" + match[0][1:])))(line)
             handler = numbers.get(line[: line.find(b",")])
-            return heads.by_name(None, line) if handler is None else handler(line)
+            return prefixes.by_name(None, line) if handler is None else handler(line)
 
         def handle(line: bytes) -> bool:
             handler: Handler = learn
@@ -255,7 +272,7 @@ def arrays(
             if end == b'"]':
                 start = len(line.rsplit(b',"', names)[0])
                 handler = handler_of(line[start:], learn)
-            elif end[:1].isdigit():  # no name ends so
+            elif end[:1].isdigit():  # the array ends with a number, so it has no names
                 handler = number_of(line[: line.find(b",")], learn)
             try:
                 return handler(line)
@@ -268,17 +285,20 @@ def arrays(
 
 
 def decoded(decode: Callable[[bytes], T], name_of: Callable[[T], str | None]) -> Dispatch:
-    """Decode each line first, since only the message tells; types give Parts of this decoder."""
+    """Return a dispatch that decodes each line and calls `name_of` for its channel.
 
-    def dispatch(parts: Parts, _: Emitter | None = None) -> Handler:
+    All handlers must be `SharedDecoder`s of this decoder.
+    """
+
+    def dispatch(handlers: AllHandlers, _: Emitter | None = None) -> Handler:
         maps: dict[str, list[Callable[[T], bool]]] = {}
 
         def learn(name: str) -> list[Callable[[T], bool]]:
-            found = parts(name)
-            if len(maps) >= _MAX_HEADS:
+            of_name = handlers(name)
+            if len(maps) >= _MAX_PREFIXES:
                 maps.clear()
-            its_maps = maps[name] = _shared(_unshaped(found))[1] if found else []
-            return its_maps
+            maps_of_name = maps[name] = _shared(_without_shapes(of_name))[1] if of_name else []
+            return maps_of_name
 
         def handle(line: bytes) -> bool:
             try:
@@ -288,9 +308,9 @@ def decoded(decode: Callable[[bytes], T], name_of: Callable[[T], str | None]) ->
             name = name_of(message)
             handled = False
             if name is not None:
-                its_maps = maps.get(name)
-                for each in learn(name) if its_maps is None else its_maps:
-                    handled |= each(message)
+                maps_of_name = maps.get(name)
+                for map_message in learn(name) if maps_of_name is None else maps_of_name:
+                    handled |= map_message(message)
             return handled
 
         return handle
@@ -299,17 +319,17 @@ def decoded(decode: Callable[[bytes], T], name_of: Callable[[T], str | None]) ->
 
 
 def find(line: bytes, path: Sequence[str]) -> str | None:
-    """Give the text at a path of keys without decoding the line; None if there is none.
+    """Return the text at a path of keys without decoding the line; None if there is none.
 
-    What is no JSON may be found to have one all the same: who decodes the line will tell.
+    It may return a text for a line that is no valid JSON: the decoder of the handler raises then.
     """
     keys = [key.encode() for key in path]
     depth = 0
-    inside = 0  # how many keys of the path lead to where we are
+    inside = 0  # number of the path's keys that contain the current token
     key: bytes | None = None
     after_colon = False
-    for found in _TOKEN.finditer(line):
-        token = found[0]
+    for match in _TOKEN.finditer(line):
+        token = match[0]
         if token in b"{[":
             depth += 1
             if token == b"{" and after_colon and depth == inside + 2 and key == keys[inside]:

@@ -1,7 +1,7 @@
-"""The live dialect: how an exchange's own WebSocket and REST servers are spoken to.
+"""Live dialects: the particulars of each exchange's WebSocket and REST servers.
 
-An exchange states here what is particular to it, beside its mapper. Connecting, waiting, retrying
-and everything else that is alike everywhere is in `live/`.
+An exchange's module declares its dialect beside its mappers. `live/` connects, waits and retries,
+and calls the functions of the dialect in the event loop's thread.
 """
 
 import re
@@ -19,14 +19,15 @@ from tardis_machine.history.filters import Filter
 T = TypeVar("T")
 
 Outgoing = str | Mapping[str, Any] | Sequence[Any]
-"""A message to the exchange: text as it is, anything else as JSON."""
+"""A message to the exchange: text is sent as it is, any other value as JSON."""
 
 Predicate = Callable[[Any], bool]
+"""A check of a decoded message, which may be any JSON value."""
+
 DAY_S: Final = 86_400.0
-"""Asks something of a decoded message, whatever it is."""
 
 Template = str | Callable[[str], str]
-"""Text that names {symbol}; or a function of it, where a URL has a symbol's parts."""
+"""Text with {symbol} in it, or a function of the symbol for a URL with parts of the symbol."""
 
 _UNKNOWN_SYMBOL: Final = re.compile(
     r"(unknown|invalid|expired|unsupported|illegal|wrong|bad)\W+(or expired )?"
@@ -41,7 +42,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class DialectError(TardisMachineError, ValueError):
-    """A live request that the exchange cannot be asked: said before anything is connected."""
+    """A live request that the exchange cannot serve; raised before a connection is made."""
 
     def __init__(self, exchange: str, reason: str) -> None:
         self.exchange = exchange
@@ -50,7 +51,7 @@ class DialectError(TardisMachineError, ValueError):
 
 
 class AnswerError(TardisMachineError):
-    """A REST answer that is not what was asked for; it may be asked for again."""
+    """A REST answer without the requested data; `live/` may repeat the request."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -59,9 +60,10 @@ class AnswerError(TardisMachineError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What messages to an exchange may need; made anew for every connection.
+    """The arguments of functions that build messages to an exchange; one for each connection.
 
-    `secrets` are the credentials in the order of their names; none, where none are set.
+    `stream` has all filters of the stream, those of its other connections included. `secrets` are
+    the credentials in the order of `Secrets.names`, or empty.
     """
 
     now_ms: int
@@ -71,24 +73,24 @@ class ConnectionContext:
 
     @property
     def seconds(self) -> int:
-        """The clock, as most signatures want it."""
+        """Time in seconds since 1970, as most signatures need it."""
         return self.now_ms // 1000
 
     def token(self) -> str:
-        """48 random hexadecimal digits."""
+        """Return 48 random hexadecimal digits."""
         return token_hex(24)
 
     def number(self) -> int:
-        """1, then 2, …: for requests that have to be told apart."""
+        """Return a request number that is unique on this connection: 1, then 2, and so on."""
         return next(self._numbers)
 
 
 class Subscribe(Protocol):
-    """Makes the messages that subscribe one connection to `filters`.
+    """A function that returns the messages that subscribe one connection to `filters`.
 
-    Filters are merged and sorted by channel, symbols unique and sorted; channels that are polled
-    or stand for a snapshot are not among them. `session.stream` has all filters of the stream,
-    those of its other connections included.
+    `live/` calls it after the connection is open and logged in. Filters are merged and sorted by
+    channel, symbols are unique and sorted. Channels that are polled, or stand for a snapshot, are
+    left out.
     """
 
     def __call__(
@@ -98,10 +100,10 @@ class Subscribe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A WebSocket URL and what goes over it; the first that takes a channel and symbol has it.
+    """A WebSocket URL with its channels and symbols; None is all.
 
-    `name` is what tells several of one exchange apart, also in the variable that overrides the
-    URL: WSS_URL_{EXCHANGE}_{NAME}.
+    A channel and symbol go to the first endpoint of the dialect that serves them. `name` is unique
+    in the exchange and part of the variable that overrides the URL: WSS_URL_{EXCHANGE}_{NAME}.
     """
 
     url: str
@@ -110,7 +112,8 @@ class Endpoint:
     symbols: Callable[[str], bool] | None = None
     with_secrets: str = ""
 
-    def takes(self, channel: str, symbol: str | None) -> bool:
+    def serves(self, channel: str, symbol: str | None) -> bool:
+        """Return whether a channel and symbol can be subscribed to at this URL."""
         if self.channels is not None and channel not in self.channels:
             return False
         return self.symbols is None or (symbol is not None and self.symbols(symbol))
@@ -118,7 +121,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """Where to connect is asked of a REST server, before every connection."""
+    """A REST request before every connection; `use` returns the WebSocket URL from its answer."""
 
     url: str
     use: Callable[[Any, ConnectionContext], str]
@@ -127,23 +130,28 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Credentials, by the environment variables that hold them; all of them or none."""
+    """Names of the environment variables with the credentials; all must be set, or none."""
 
     names: tuple[str, ...]
     optional: bool = True
 
 
 Render = Callable[[str, Sequence[bytes]], Iterable[bytes]]
-"""Makes raw messages, as history has them, from a symbol and the answers of its URLs."""
+"""A function from a symbol and the answers of its URLs to raw messages as history has them.
+
+AnswerError makes `live/` repeat the request.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest:
-    """How a book starts whose snapshot does not come by itself.
+    """The request for a book's snapshot, where the subscription does not send one.
 
-    Its channel is the one that stands for it in filters, if there is one; `deltas` is the channel
-    whose updates it is joined with. It is fetched from `url`, or asked for over the connection by
-    `request`. URLs name {symbol}, {SYMBOL} in upper and {sym} in lower case.
+    - `deltas` is the channel with the book's updates.
+    - `channel` is the channel that requests the snapshot in filters, if there is one.
+    - `url` is fetched; it may contain {symbol}, {SYMBOL} in upper and {sym} in lower case.
+    - `request` returns a message that is sent over the connection, instead of `url`.
+    - `weight` counts against the `Budget`; `at_once` is the number of parallel requests.
     """
 
     deltas: str
@@ -157,7 +165,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poller:
-    """A channel that is asked for by REST, again and again; per symbol or, without any, once."""
+    """A channel that is polled over REST every `every_s` seconds, for each symbol or once."""
 
     channel: str
     urls: tuple[Template, ...]
@@ -170,9 +178,10 @@ class Poller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a REST server allows in a minute: all that is asked of the exchange counts together.
+    """The request limit of a REST server per minute, for all requests to the exchange together.
 
-    `header` tells what is used already; `info` is where the allowance is found, by `read`.
+    `header` is the answer's header with the weight used so far. `info` is a URL with the current
+    limit, which `read` finds in the decoded answer.
     """
 
     per_minute: int
@@ -191,100 +200,102 @@ def _no_reply(_: Any) -> None:
 
 
 def as_is(frame: bytes) -> bytes:
-    """Take a frame as the message."""
+    """Return a frame as the message."""
     return frame
 
 
 def with_text_pong(frame: bytes) -> bytes:
-    """Take a frame as the message; `pong`, the answer to a ping that is text, is no JSON."""
+    """Return a frame as the message, with JSON for the text `pong`, the answer to a ping."""
     return b'{"event":"pong"}' if frame == b"pong" else frame
 
 
 def reads_as_unknown_symbol(message: Any) -> bool:
-    """Tell whether an error's text speaks of one symbol or channel, not of the connection."""
+    """Return whether an error's text is about a symbol or channel, not about the connection."""
     return _UNKNOWN_SYMBOL.search(msgspec.json.encode(message).decode()) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What is particular to one exchange's live data."""
+    """The particulars of one exchange's live data."""
 
     endpoints: tuple[Endpoint, ...]
     subscribe: Subscribe
-    """Messages of a connection, in order; a generator function reads best."""
+    """Function with the subscribe messages of a connection, in order; mostly a generator."""
 
     errors: Predicate
-    """Which messages say that something is wrong."""
+    """Check for messages that report an error."""
 
     refusals: Predicate = reads_as_unknown_symbol
-    """Which of these concern single symbols or channels: reported, the connection goes on."""
+    """Check for errors about single symbols or channels: the connection is kept."""
 
     salvage: Callable[[Any, Sequence[Outgoing]], Outgoing | None] | None = None
-    """Where one bad symbol has a whole subscription refused: from a refusal, and all that was
-    subscribed, to what to subscribe instead."""
+    """Function from a refusal and all subscribe messages to a new subscribe message.
+
+    For exchanges that refuse a whole subscription because of one unknown symbol.
+    """
 
     heartbeats: Predicate = _never
-    """Which messages only show that the connection lives: answers to pings, too."""
+    """Check for messages that only show that the connection is alive, such as pongs."""
 
     acks: Predicate = _never
-    """Which messages are neither data nor heartbeats nor errors; the mappers ignore them."""
+    """Check for messages that are neither data nor heartbeats nor errors; mappers ignore them."""
 
     data: tuple[bytes, ...] = ()
-    """How messages begin that are data for sure: they are not looked at before the mappers."""
+    """First bytes of messages that are data, which go to the mappers without other checks."""
 
     decode: Callable[[bytes], bytes] = as_is
-    """From a frame to the message of the historic feed; it may raise anything on garbage."""
+    """Function from a frame to the message as history has it; any exception ends the connection."""
 
     without_symbols: frozenset[str] | None = frozenset()
-    """Channels that can be asked for without symbols (None: all can)."""
+    """Channels that can be subscribed to without symbols (None: all)."""
 
     discovery: Discovery | None = None
     secrets: Secrets | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Of the handshake."""
+    """Headers of the WebSocket handshake."""
 
     greet: Callable[[ConnectionContext], Iterable[Outgoing]] | None = None
-    """Messages before the subscriptions, to which no answer is awaited."""
+    """Function with messages before the subscriptions, without waiting for an answer."""
 
     login: Callable[[ConnectionContext], Outgoing] | None = None
-    """With credentials: a message whose answer, told by `logged_in`, precedes subscriptions."""
+    """Function with the login message. Subscriptions wait for an answer that is `logged_in`."""
 
     logged_in: Predicate = _never
     unsubscribe: Subscribe | None = None
-    """Where given, a book that lost an update is subscribed anew, else the connection is."""
+    """Function with unsubscribe messages; without it a lost update renews the connection."""
 
     ping: Callable[[ConnectionContext], Outgoing] | None = None
-    """The exchange's own ping; a protocol ping if there is none."""
+    """Function with the exchange's own ping; a WebSocket ping if None."""
 
     ping_s: float = 5.0
     reply: Callable[[Any], Outgoing | None] = _no_reply
-    """The answer to a message that asks for one: the exchange's pings."""
+    """Function from a decoded message to its answer, such as a pong; None if it needs none."""
 
     snapshots: tuple[SnapshotRequest, ...] = ()
     pollers: tuple[Poller, ...] = ()
     budget: Budget | None = None
     quiet: frozenset[str] = frozenset()
-    """Channels that may be silent for long: a connection with no others is never called stale."""
+    """Channels that may be silent for long: a connection with only these is never stale."""
 
     max_streams: int | None = None
-    """Channels times symbols on one connection; more are split over several."""
+    """Limit of channels times symbols on one connection; more are split over several."""
 
     life_s: float | None = None
-    """How long the exchange lets a connection live; before its end another one follows it."""
+    """Lifetime of a connection in seconds; `live/` opens the next one before its end."""
 
     throttle_s: float = 0.0
-    """Pause between messages to the exchange."""
+    """Pause between messages to the exchange, in seconds."""
 
     max_messages_per_s: int | None = None
 
     def rest_channels(self) -> frozenset[str]:
-        """Name the channels that nothing is subscribed for."""
-        polled = {each.channel for each in self.pollers}
-        return frozenset(polled | {each.channel for each in self.snapshots if each.channel})
+        """Return the channels that come over REST, without a subscription."""
+        polled = {poller.channel for poller in self.pollers}
+        return frozenset(polled | {item.channel for item in self.snapshots if item.channel})
 
 
 def at(message: Any, path: str) -> Any:
-    """Look up a field, the path's parts split by dots; None where there is none."""
+    """Return the field at a dotted path; None if there is none."""
     for key in path.split("."):
         if not isinstance(message, dict):
             return None
@@ -293,61 +304,61 @@ def at(message: Any, path: str) -> Any:
 
 
 def present(path: str) -> Predicate:
-    """Ask whether a message has a field that is not null."""
+    """Return a check whether a message has a field that is not null."""
     return lambda message: at(message, path) is not None
 
 
 def absent(path: str) -> Predicate:
-    """Ask whether a message lacks a field, or has null in it."""
+    """Return a check whether a message lacks a field, or has null in it."""
     return lambda message: at(message, path) is None
 
 
 def null(field: str) -> Predicate:
-    """Ask whether a message has a field with null in it."""
+    """Return a check whether a message has a field with null in it."""
     return lambda message: isinstance(message, dict) and message.get(field, field) is None
 
 
 def equals(path: str, *values: object) -> Predicate:
-    """Ask whether a field has one of these values; True is not 1."""
+    """Return a check whether a field has one of these values, of the same type: True is not 1."""
     kinds = {(value.__class__, value) for value in values}
 
-    def asks(message: Any) -> bool:
+    def is_equal(message: Any) -> bool:
         value = at(message, path)
         return value.__class__.__hash__ is not None and (value.__class__, value) in kinds
 
-    return asks
+    return is_equal
 
 
 def either(*predicates: Predicate) -> Predicate:
-    """Ask whether one of these holds."""
+    """Return a check whether one of these holds."""
     return lambda message: any(holds(message) for holds in predicates)
 
 
 def both(*predicates: Predicate) -> Predicate:
-    """Ask whether all of these hold."""
+    """Return a check whether all of these hold."""
     return lambda message: all(holds(message) for holds in predicates)
 
 
 def negated(predicate: Predicate) -> Predicate:
-    """Ask whether this does not hold."""
+    """Return a check whether this does not hold."""
     return lambda message: not predicate(message)
 
 
 def pairs(filters: Iterable[Filter]) -> Iterator[tuple[str, str]]:
-    """Go through channels and their symbols; channels without symbols give none."""
-    for each in filters:
-        for symbol in each.symbols or ():
-            yield each.channel, symbol
+    """Yield each channel with each of its symbols; skip channels without symbols."""
+    for item in filters:
+        for symbol in item.symbols or ():
+            yield item.channel, symbol
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut a list into pieces of at most `size`."""
+    """Yield slices of a list with at most `size` items."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
 
 def spelled(template: Template, symbol: str) -> str:
-    """Put a symbol into a template that has {symbol}, {SYMBOL} or {sym} in it."""
+    """Return a template with the symbol in place of {symbol}, {SYMBOL} and {sym}."""
     if not isinstance(template, str):
         return template(symbol)
     return (
@@ -358,10 +369,11 @@ def spelled(template: Template, symbol: str) -> str:
 
 
 def generated(template: str, valid: Predicate | None = None) -> Render:
-    """Make a message from answers without touching their numbers.
+    """Return a renderer that copies the JSON text of REST answers into one message.
 
-    <answer> stands for the first answer's text, <answer.data> for that of a field, <answer2> for
-    the second answer's. Answers that are not `valid`, and those without the field, are refused.
+    In the template <answer> stands for the first answer, <answer.data> for a field of it, and
+    <answer2> for the second answer. The renderer raises AnswerError for an answer that is not
+    `valid` or lacks the field.
     """
     parts = _ANSWER.split(template)
 
@@ -370,11 +382,11 @@ def generated(template: str, valid: Predicate | None = None) -> Render:
             for answer in answers:
                 if not valid(msgspec.json.decode(answer)):
                     raise AnswerError(f"refused: {answer[:200].decode(errors='replace')}")
-        made = [spelled(parts[0], symbol).encode()]
+        rendered = [spelled(parts[0], symbol).encode()]
         for number, path, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-            made.append(_text_at(answers[int(number or 1) - 1], path))
-            made.append(spelled(text, symbol).encode())
-        return (b"".join(made),)
+            rendered.append(_text_at(answers[int(number or 1) - 1], path))
+            rendered.append(spelled(text, symbol).encode())
+        return (b"".join(rendered),)
 
     return render
 

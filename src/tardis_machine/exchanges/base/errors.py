@@ -1,4 +1,4 @@
-"""What can go wrong between an exchange's name, its messages and their normalized form."""
+"""Errors of exchange names, data types, mappers and books."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from tardis_machine.errors import TardisMachineError
 
 
 class UnknownExchangeError(TardisMachineError, ValueError):
-    """An exchange that does not exist, or that cannot do what was asked."""
+    """An exchange that does not exist, or does not support the request."""
 
     def __init__(self, exchange: str, allowed: Iterable[str], reason: str = "unknown exchange"):
         self.exchange = exchange
@@ -15,7 +15,7 @@ class UnknownExchangeError(TardisMachineError, ValueError):
 
 
 class UnsupportedTypeError(TardisMachineError, ValueError):
-    """A normalized type that this exchange does not have."""
+    """A data type that this exchange does not have."""
 
     def __init__(self, exchange: str, data_type: str, allowed: Iterable[str]):
         self.exchange = exchange
@@ -25,7 +25,7 @@ class UnsupportedTypeError(TardisMachineError, ValueError):
 
 
 class MapperError(TardisMachineError, ValueError):
-    """A message that the exchange's mapper cannot make sense of: where, and what is wrong."""
+    """A malformed message: its channel and the reason."""
 
     def __init__(self, channel: str, reason: str):
         self.channel = channel
@@ -34,7 +34,7 @@ class MapperError(TardisMachineError, ValueError):
 
 
 class BookGapError(MapperError):
-    """A book's REST snapshot and its updates do not join: the book has to be fetched again."""
+    """A book's REST snapshot and updates that do not join; another snapshot must be fetched."""
 
     def __init__(self, channel: str, symbol: str, snapshot_id: float, update_ids: str):
         self.symbol = symbol

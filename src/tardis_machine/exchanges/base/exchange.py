@@ -1,4 +1,4 @@
-"""An exchange: the normalized types it has, the channels each needs over time, their mappers."""
+"""Exchanges: their data types and, for each, channels and mappers over time."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tardis_machine.exchanges.base.channels import (
     Dispatch,
     Handler,
     KernelHandler,
-    parts_of,
+    all_handlers,
 )
 from tardis_machine.exchanges.base.dialect import Dialect
 from tardis_machine.exchanges.base.errors import UnsupportedTypeError
@@ -23,32 +23,33 @@ _FOREVER: Final = 1 << 62
 
 
 def date(iso: str) -> int:
-    """Return a time in microseconds, for `Era.until`."""
+    """Return an ISO date in microseconds since 1970, for `Era.until`."""
     return parse_ms(iso) * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel, and how it is asked for.
+    """A channel and the filter that requests it.
 
-    `spell` says how a symbol is written in its filters; None leaves the symbol out. Where no
-    symbols were asked for, or the channel does not take any (`takes_symbols`), the filter has
-    `unasked`: None is all of them. A channel that `needs_symbols` is left out where none of those
-    asked for are its own. A `distinct` one names each of its symbols once, where several symbols
-    are spelled alike.
+    - `spell` returns a symbol as the channel's filters write it; None leaves the symbol out.
+    - `has_symbols` is false for a channel whose filters never name symbols.
+    - `default_symbols` are the symbols of a filter without requested symbols; None is all.
+    - With `needs_symbols` there is no filter if none of the requested symbols is the channel's.
+    - With `distinct` symbols that are spelled alike are named once.
     """
 
     name: str
     spell: Callable[[str], str | None] = str
-    takes_symbols: bool = True
-    unasked: tuple[str, ...] | None = None
+    has_symbols: bool = True
+    default_symbols: tuple[str, ...] | None = None
     needs_symbols: bool = False
     distinct: bool = False
 
     def filter(self, symbols: Sequence[str] | None) -> Filter | None:
-        if symbols is None or not self.takes_symbols:
-            return Filter(self.name, self.unasked)
-        spelled = tuple(each for each in map(self.spell, symbols) if each is not None)
+        """Return the filter for requested symbols (None: all); None if there is nothing to read."""
+        if symbols is None or not self.has_symbols:
+            return Filter(self.name, self.default_symbols)
+        spelled = tuple(text for text in map(self.spell, symbols) if text is not None)
         if self.needs_symbols and not spelled and symbols:
             return None
         return Filter(self.name, tuple(dict.fromkeys(spelled)) if self.distinct else spelled)
@@ -56,10 +57,11 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class MapperContext:
-    """What a mapper is made for.
+    """The arguments of a mapper.
 
-    `live` ones refuse a book's snapshot that does not join its updates, as the reference client
-    does; `checks_ids` ones also refuse an update that does not follow the one before it.
+    With `live` the mapper raises BookGapError for a book's snapshot that does not join its
+    updates, as the official client does. With `checks_ids` it also raises LostUpdateError for an
+    update that does not follow the one before it.
     """
 
     exchange: str
@@ -68,47 +70,49 @@ class MapperContext:
     checks_ids: bool = False
 
     def unchecked(self, handler: Handler, shape: KernelShape) -> Handler | KernelHandler:
-        """Return a book's updates, of a shape for the kernel unless their ids are checked."""
+        """Return a kernel handler for a book's updates, or the handler alone if it checks ids."""
         return handler if self.checks_ids else KernelHandler(handler, shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The channels that a type is made from until a date (us; None: to this day), and its mapper.
+    """A period in which a data type had one set of channels and one mapper.
 
-    `dispatch` is the exchange's own, unless lines tell their channel differently in that time.
-    `ask` makes the filters where it takes more than each channel's own way of being asked for.
+    - `until` is the end in microseconds since 1970; None is today.
+    - `dispatch` replaces the exchange's own in this period.
+    - `make_filters` replaces the filters of the channels: called with the requested symbols.
     """
 
     channels: tuple[Channel, ...]
     mapper: Callable[[MapperContext], ChannelHandlers]
     until: int | None = None
     dispatch: Dispatch | None = None
-    ask: Callable[[Sequence[str] | None], Iterable[Filter]] | None = None
+    make_filters: Callable[[Sequence[str] | None], Iterable[Filter]] | None = None
 
     def filters(self, symbols: Sequence[str] | None) -> Iterable[Filter]:
-        if self.ask is not None:
-            return self.ask(symbols)
-        asked = (channel.filter(symbols) for channel in self.channels)
-        return (each for each in asked if each is not None)
+        """Return the filters that request these symbols (None: all) from the channels."""
+        if self.make_filters is not None:
+            return self.make_filters(symbols)
+        filters = (channel.filter(symbols) for channel in self.channels)
+        return (item for item in filters if item is not None)
 
 
 def upper_channels(*names: str) -> tuple[Channel, ...]:
-    """Channels that spell symbols in upper case, as most do."""
+    """Return channels that spell symbols in upper case, as most exchanges do."""
     return tuple(Channel(name, str.upper) for name in names)
 
 
 def one_era(mapper: Callable[[MapperContext], ChannelHandlers], *channels: str) -> tuple[Era]:
-    """Return the one era of a type that was always made from these channels."""
+    """Return the single era of a data type whose channels and mapper never changed."""
     return (Era(upper_channels(*channels), mapper),)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One entry of the registry.
+    """An exchange of the registry: its data types, dispatch, live dialect and subscriptions.
 
-    `closed` is empty, or says in a few words why nothing is sent any more; such an exchange has
-    history only, and its live dialect is used with an address that the user sets.
+    `closed` is the reason why it sends nothing any more, or empty. A closed exchange has history
+    only; its live dialect needs an address that the user sets.
     """
 
     name: str
@@ -124,30 +128,30 @@ class Exchange:
     def filters(
         self, types: Collection[str], symbols: Sequence[str] | None, start: int, end: int
     ) -> list[Filter]:
-        """Name what has to be read for `types`: a union over the eras that the range touches."""
-        wanted: dict[str, Filter] = {}
-        for each in types:
-            for era in self._touched(each, start, end):
-                for asked in era.filters(symbols):
-                    known = wanted.get(asked.channel)
-                    wanted[asked.channel] = asked if known is None else _union(known, asked)
-        return list(wanted.values())
+        """Return the filters of the channels that `types` need from `start` to `end` (us)."""
+        by_channel: dict[str, Filter] = {}
+        for data_type in types:
+            for era in self._touched(data_type, start, end):
+                for item in era.filters(symbols):
+                    earlier = by_channel.get(item.channel)
+                    by_channel[item.channel] = item if earlier is None else _union(earlier, item)
+        return list(by_channel.values())
 
     def allowed(
         self, types: Collection[str], symbols: Sequence[str] | None
     ) -> frozenset[str] | None:
-        """Name the symbols whose messages may pass; None is all, as an empty list is.
+        """Return the symbols whose messages may be emitted; None if `symbols` is None or empty.
 
-        They are those asked for, their upper-case forms, and as the exchange spells them: some have
-        lower-case ones, most print upper case.
+        They are the requested ones, these in upper case, and these as the exchange spells them,
+        since messages may spell a symbol in any of these ways.
         """
         if not symbols:
             return None
-        spelled = (each.symbols or () for each in self.filters(types, symbols, 0, _FOREVER))
+        spelled = (item.symbols or () for item in self.filters(types, symbols, 0, _FOREVER))
         return frozenset(symbols).union(map(str.upper, symbols), *spelled)
 
     def eras(self, types: Collection[str]) -> tuple[int, ...]:
-        """Tell at which times (us) mappers have to be made anew."""
+        """Return the times (us) at which an era of `types` ends and a new mapper is needed."""
         return tuple(sorted({e.until for t in types for e in self._eras(t) if e.until is not None}))
 
     def mapper(
@@ -158,29 +162,29 @@ class Exchange:
         live: bool = False,
         checks_ids: bool = False,
     ) -> Handler:
-        """Make the function that maps one raw message after the other.
+        """Return a handler that maps raw messages of one stream and calls the emitter.
 
-        `created` (us) selects the era; None, and live, the newest. What several types make of one
-        message is emitted in the order of `types`.
+        `created` (us) selects the era; None, or `live`, selects the newest. Messages of several
+        types from one line are emitted in the order of `types`.
         """
         emitter.forget()
         context = MapperContext(self.name, emitter, live, checks_ids)
-        routes: dict[Dispatch, list[ChannelHandlers]] = {}
-        for each in types:
+        by_dispatch: dict[Dispatch, list[ChannelHandlers]] = {}
+        for data_type in types:
             if live or created is None:
-                era = self._eras(each)[-1]
+                era = self._eras(data_type)[-1]
             else:
-                era = self._touched(each, created, created)[0]
-            routes.setdefault(era.dispatch or self.dispatch, []).append(era.mapper(context))
-        if len(routes) == 1:
-            ((dispatch, its),) = routes.items()
-            return dispatch(parts_of(its), emitter)
-        handlers = [dispatch(parts_of(its)) for dispatch, its in routes.items()]
+                era = self._touched(data_type, created, created)[0]
+            by_dispatch.setdefault(era.dispatch or self.dispatch, []).append(era.mapper(context))
+        if len(by_dispatch) == 1:
+            ((dispatch, mappers),) = by_dispatch.items()
+            return dispatch(all_handlers(mappers), emitter)
+        handlers = [dispatch(all_handlers(mappers)) for dispatch, mappers in by_dispatch.items()]
 
         def handle(line: bytes) -> bool:
             handled = False
-            for each in handlers:  # types of different eras may want the same line
-                handled |= each(line)
+            for handler in handlers:  # types of different eras may read the same line
+                handled |= handler(line)
             return handled
 
         return handle

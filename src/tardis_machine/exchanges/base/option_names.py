@@ -1,4 +1,4 @@
-"""What the names of options say, each read once."""
+"""Options parsed from their names, each name once."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _MONTH: Final = re.compile("[A-Za-z]{3}")
 
 
 class Option(NamedTuple):
-    """An option as its name tells it; `expiration` is in milliseconds."""
+    """The fields of an option's name; `expiration` is in milliseconds since 1970."""
 
     symbol: str
     type: Literal["put", "call"]
@@ -25,7 +25,10 @@ class Option(NamedTuple):
 
 
 class Options(BoundedDict[str, Option]):
-    """Options by name; `read` raises ValueError for what is no option's name."""
+    """Options by name; a missing one is parsed with `read`.
+
+    `read` raises ValueError for text that is no option's name, which becomes a MapperError.
+    """
 
     __slots__ = ("_channel", "_read")
 
@@ -43,8 +46,8 @@ class Options(BoundedDict[str, Option]):
 
 
 def expiration(text: str, form: str, hour: int = 8) -> int:
-    """Return the milliseconds of an hour (UTC) of a date: 8JUN20 (%d%b%y) or 201204 (%y%m%d)."""
-    # What %b is depends on the locale that the program has set: exchanges write English.
+    """Return an hour (UTC) of a date in milliseconds: 8JUN20 (%d%b%y) or 201204 (%y%m%d)."""
+    # The month names of %b depend on the program's locale; exchanges write English.
     text = _MONTH.sub(lambda name: f"-{_MONTHS.index(name[0].upper()) + 1}-", text)
     form = form.replace("%b", "-%m-")
     expires = datetime.strptime(text, form).replace(hour=hour, tzinfo=UTC)

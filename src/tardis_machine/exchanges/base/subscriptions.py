@@ -1,4 +1,4 @@
-"""Native subscribe messages, as clients of an exchange send them, to the filters they ask for."""
+"""Readers of native subscribe messages, which return the filters that a client requests."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -7,17 +7,21 @@ from tardis_machine.exchanges.base.dialect import at
 from tardis_machine.history.filters import Filter
 
 Subscriptions = Callable[[Any], list[Filter] | None]
-"""Takes a decoded message. None: it is no subscription. May raise anything on what is malformed."""
+"""A function from a client's decoded message to filters; None if it is no subscription.
+
+The server calls it for each message of a native replay's client. After any exception of it the
+server ignores the message.
+"""
 
 Items = Callable[[Any], Iterable[Filter]]
-"""Reads what one entry of a subscription asks for."""
+"""A function from one entry of a subscription to the filters that the entry requests."""
 
 
 def subscriptions(match: Mapping[str, object], items: str, read: Items) -> Subscriptions:
-    """Read messages whose fields have the values of `match`.
+    """Return a reader of messages whose fields have the values of `match`.
 
-    `items` is where the entries are, its parts split by dots: a list of them, or just one; "" is
-    the message itself.
+    `items` is the dotted path of the list of entries, or of a single entry; "" is the message
+    itself. `read` is called with each entry.
     """
 
     def filters(message: Any) -> list[Filter] | None:
@@ -25,50 +29,50 @@ def subscriptions(match: Mapping[str, object], items: str, read: Items) -> Subsc
             return None
         if any(at(message, path) != value for path, value in match.items()):
             return None
-        found = at(message, items) if items else message
-        if found is None:
+        entries = at(message, items) if items else message
+        if entries is None:
             return []
-        return [each for item in _listed(found) for each in read(item)]
+        return [requested for entry in _listed(entries) for requested in read(entry)]
 
     return filters
 
 
 def first_of(*readers: Subscriptions) -> Subscriptions:
-    """Let the first reader that knows a message read it, where an exchange has several forms."""
+    """Return a reader that uses the first of several readers that recognizes a message."""
 
     def filters(message: Any) -> list[Filter] | None:
-        return next((found for read in readers if (found := read(message)) is not None), None)
+        return next((result for read in readers if (result := read(message)) is not None), None)
 
     return filters
 
 
 def channel_first(separator: str) -> Items:
-    """Read entries such as trade:XBTUSD; without a separator they are a channel's name."""
+    """Return a reader of entries such as trade:XBTUSD; without separator it is a channel."""
 
     def read(topic: str) -> Iterable[Filter]:
-        channel, found, rest = topic.partition(separator)
-        return (Filter(channel, (rest.partition(separator)[0],) if found else ()),)
+        channel, separated, rest = topic.partition(separator)
+        return (Filter(channel, (rest.partition(separator)[0],) if separated else ()),)
 
     return read
 
 
 def symbol_last(separator: str) -> Items:
-    """Read entries such as orderbook.50.BTCUSDT, whose channel's name has the separator in it."""
+    """Return a reader of entries such as orderbook.50.BTCUSDT, whose symbol comes last."""
 
     def read(topic: str) -> Iterable[Filter]:
-        channel, found, symbol = topic.rpartition(separator)
-        return (Filter(channel, (symbol,)) if found else Filter(topic, ()),)
+        channel, separated, symbol = topic.rpartition(separator)
+        return (Filter(channel, (symbol,)) if separated else Filter(topic, ()),)
 
     return read
 
 
 def symbol_first(separator: str) -> Items:
-    """Read entries such as btcusdt@depth@100ms: what follows the channel is left out."""
+    """Return a reader of entries such as btcusdt@depth@100ms; text after the channel is ignored."""
 
     def read(topic: str) -> Iterable[Filter]:
-        symbol, found, rest = topic.partition(separator)
-        channel = rest.partition(separator)[0] if found else topic
-        return (Filter(channel, (symbol,) if found else ()),)
+        symbol, separated, rest = topic.partition(separator)
+        channel = rest.partition(separator)[0] if separated else topic
+        return (Filter(channel, (symbol,) if separated else ()),)
 
     return read
 
@@ -76,18 +80,18 @@ def symbol_first(separator: str) -> Items:
 def fields(
     channel: str, symbols: str, channels: Mapping[str, tuple[str, ...]] | None = None
 ) -> Items:
-    """Read entries that have the channel in one field and one or several symbols in another.
+    """Return a reader of entries with the channel in one field and symbols in another.
 
-    `channels` names what is recorded for those whose subscription has another name.
+    `channels` has the recorded channels of those that subscriptions call by another name.
     """
-    known = channels or {}
+    recorded_channels = channels or {}
 
     def read(entry: Any) -> Iterable[Filter]:
-        wanted = at(entry, symbols)
-        its_symbols = tuple(_listed(wanted)) if wanted is not None else ()
+        requested = at(entry, symbols)
+        names = tuple(_listed(requested)) if requested is not None else ()
         for name in _listed(at(entry, channel)):
-            for recorded in known.get(name, (name,)):
-                yield Filter(recorded, its_symbols)
+            for recorded in recorded_channels.get(name, (name,)):
+                yield Filter(recorded, names)
 
     return read
 

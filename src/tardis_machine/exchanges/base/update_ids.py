@@ -1,4 +1,4 @@
-"""The update ids of live books: a lost update must not go unnoticed."""
+"""The check of live books' update ids, which finds lost updates."""
 
 from collections.abc import Hashable
 
@@ -6,9 +6,9 @@ from tardis_machine.exchanges.base.errors import LostUpdateError
 
 
 class UpdateIds:
-    """Follows each book's ids from its snapshot on, for mappers that check ids; else does nothing.
+    """The last update id of each book of a channel; without `checks_ids` it does nothing.
 
-    After a gap the book's updates are left out until its next snapshot, which `live/` asks for
+    After a gap a book's updates are dropped until its next snapshot. `live/` requests the snapshot
     when it sees the error.
     """
 
@@ -19,22 +19,25 @@ class UpdateIds:
         self._lost: set[str] = set()
 
     def start(self, symbol: str, last_id: Hashable) -> None:
-        """Begin with a snapshot."""
+        """Set a book's last id from its snapshot."""
         if self._on:
             self._last[symbol] = last_id
             self._lost.discard(symbol)
 
     def follow(self, symbol: str, previous_id: Hashable, last_id: Hashable) -> bool:
-        """Tell whether an update may be used; LostUpdateError if one is missing before it."""
+        """Return whether the mapper may emit an update; False after a gap.
+
+        Raises LostUpdateError if an update is missing before this one.
+        """
         if not self._on:
             return True
         if symbol in self._lost:
             return False
-        known = self._last.get(symbol)
-        if known is not None and known != previous_id:
+        last = self._last.get(symbol)
+        if last is not None and last != previous_id:
             self._lost.add(symbol)
             del self._last[symbol]
-            raise LostUpdateError(self._channel, symbol, known, previous_id)
-        if known is not None:
+            raise LostUpdateError(self._channel, symbol, last, previous_id)
+        if last is not None:
             self._last[symbol] = last_id
         return True
