@@ -1,4 +1,4 @@
-"""Feeds raw messages to an exchange's mapper and gives back what it emits."""
+"""A mapper of an exchange with its emitter, for raw messages of a test."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,15 +29,15 @@ class Feed:
         )
 
     def ignores(self, raw: object) -> bool:
-        """Tell whether the mapper does not care, and has emitted nothing."""
+        """Return whether the mapper ignores a message and emits nothing."""
         return not self.handle(_line(raw)) and self.emitter.take().count == 0
 
     def handle(self, line: bytes, local: str = LOCAL) -> bool:
-        """Map a message; tells whether it was of interest."""
+        """Map a message; return whether the mapper handled it."""
         return shapes.handle(self.emitter, self._mapper, line, local)
 
     def lines(self, raw: object, local: str = LOCAL) -> list[str]:
-        """Give the messages as text, without type, exchange and local time."""
+        """Return the emitted messages as text, without type, exchange and local time."""
         assert self.handle(_line(raw), local)
         return [
             line.split('"exchange":', 1)[1].split(",", 1)[1].rsplit(',"localTimestamp"', 1)[0]
@@ -45,7 +45,7 @@ class Feed:
         ]
 
     def __call__(self, raw: object, local: str = LOCAL) -> list[dict[str, Any]]:
-        """Give the messages, without exchange and local time, which are the same in all."""
+        """Return the emitted messages without exchange and local time, which are checked."""
         assert self.handle(_line(raw), local)
         messages = [msgspec.json.decode(m) for m in self.emitter.take().data.splitlines()]
         for message in messages:

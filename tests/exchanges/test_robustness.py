@@ -1,4 +1,4 @@
-"""Whatever a feed sends, a mapper gives valid messages or an error of the message."""
+"""Mappers emit valid messages or raise an error of the message, for any bytes of a feed."""
 
 import copy
 from typing import Any

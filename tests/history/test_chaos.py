@@ -1,4 +1,4 @@
-"""Whatever fails and whatever the cache holds: each line once, in order."""
+"""Readers return each line once and in order after any failures, with any cache."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -204,7 +204,7 @@ def test_a_server_that_is_not_there(tardis_api: TardisApi, tmp_path: Path) -> No
 def test_a_first_request_without_a_connection_is_given_up_soon(
     tardis_api: TardisApi, tmp_path: Path, endpoint: str
 ) -> None:
-    """Whoever asked has nothing yet, and would wait an hour for one that is never there."""
+    """A replay without data yet would otherwise wait an hour for a connection."""
     tardis_api.close()
     where = endpoint.format(port=tardis_api.endpoint.rpartition(":")[2].partition("/")[0])
     pauses: list[float] = []

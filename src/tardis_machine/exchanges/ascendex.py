@@ -153,7 +153,7 @@ class _BestMessage(Struct, gc=False):
 
 
 def _at(quote: _Quote, position: int) -> str | int | float | None:
-    """Return a price or an amount: null and empty are 0, and an empty side has neither."""
+    """Return a price or an amount, with 0 for null and empty; None for an empty side."""
     if quote is UNSET or len(quote) <= position:
         return None
     return quote[position] or 0

@@ -46,7 +46,7 @@ Number = int | float
 
 
 class _SpotBook(Book):
-    """A book that joins where the first update's predecessor is in the snapshot."""
+    """A book that joins if the update before the first one is in the snapshot."""
 
     advances = True
     __slots__ = ()

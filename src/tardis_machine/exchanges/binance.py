@@ -196,7 +196,7 @@ class Book(JoinedBook[DepthUpdate]):
         return True
 
     def snapshot(self, line: bytes) -> bool:
-        if self.has_snapshot:  # only the first one counts
+        if self.has_snapshot:  # later snapshots are ignored
             return True
         snapshot = _decode_snapshot(line).data
         snapshot_id = snapshot.last_id or 0
@@ -214,7 +214,7 @@ class Book(JoinedBook[DepthUpdate]):
 
 
 class _SpotBook(Book):
-    """A book whose updates count on from the snapshot's id; a new market's has -1."""
+    """A book whose first update has the snapshot's id plus 1; a new market's snapshot has id -1."""
 
     __slots__ = ()
 
@@ -283,7 +283,7 @@ class _IndexPriceMessage(Struct, gc=False):
 
 
 def _pair(symbol: str) -> str:
-    """Return the pair that a dated or perpetual contract is of, which its index is named after."""
+    """Return the pair of a contract, after which its index is named."""
     return symbol.partition("_")[0]
 
 
@@ -413,7 +413,7 @@ _BOOK_TICKER: Final = KernelShape(
 def book_tickers(
     read: Callable[[JsonNumber], str | Number | None],
 ) -> Callable[[MapperContext], ChannelHandlers]:
-    """Make the mapper of best bids and asks; `read` says what an empty one becomes."""
+    """Return the mapper of best bids and asks; `read` decides on empty ones."""
 
     def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_BookTickerMessage).decode
@@ -442,7 +442,7 @@ STREAMS: Final = prefixed(b'{"stream":"', "stream")
 
 
 def streams(speeds: Mapping[str, str]) -> Subscribe:
-    """Subscribe with a message per channel; some channels come in several speeds."""
+    """Yield a subscribe message per channel; some channels have several speeds."""
 
     def subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         for number, each in enumerate(filters, 1):
@@ -454,7 +454,7 @@ def streams(speeds: Mapping[str, str]) -> Subscribe:
 
 
 def _weight_limit(info: Any) -> int | None:
-    """Find what the exchange allows in a minute among its rate limits."""
+    """Return the request weight per minute from the exchange's rate limits."""
     limits = at(info, "rateLimits")
     for each in limits if isinstance(limits, list) else ():
         if at(each, "rateLimitType") == "REQUEST_WEIGHT" and isinstance(at(each, "limit"), int):
@@ -478,10 +478,10 @@ _depth_message: Final = generated(
 
 
 def _render_depth(symbol: str, answers: Sequence[bytes]) -> Iterable[bytes]:
-    """Make a book's start of an answer; of those that name their symbol only its own."""
-    named = at(json.decode(answers[0]), "symbol")
-    if named is not None and str(named).upper() != symbol.upper():
-        raise AnswerError(f"a book of {named} instead of {symbol.upper()}")
+    """Return a book snapshot's message; raise AnswerError if it names another symbol."""
+    name = at(json.decode(answers[0]), "symbol")
+    if name is not None and str(name).upper() != symbol.upper():
+        raise AnswerError(f"a book of {name} instead of {symbol.upper()}")
     return _depth_message(symbol, answers)
 
 

@@ -1,4 +1,4 @@
-"""Binance's European options: books of their best levels, summaries put together from channels."""
+"""Binance's European options: books of the best levels, summaries from several channels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -187,7 +187,7 @@ class _OpenInterestMessage(Struct, gc=False):
 
 
 class _Price(Struct, gc=False):
-    """A price by name: an index, or the last trade of an option."""
+    """A price by name: of an index, or of an option's last trade."""
 
     symbol: str = field(name="s")
     index: JsonNumber = field(name="p", default=UNSET)

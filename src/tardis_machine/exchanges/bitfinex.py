@@ -54,7 +54,7 @@ _decode_subscribed: Final = Decoder(_Subscribed).decode
 
 
 def announced(line: bytes) -> tuple[int, str] | None:
-    """Read which number will stand for which channel and pair."""
+    """Return the number that stands for a channel and pair, and their names."""
     message = _decode_subscribed(line)
     if message.event != "subscribed" or message.number is None:
         return None
@@ -249,7 +249,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
                 return True
             fields = _decode_status(payload)
             has_funding = len(fields) > _FUNDING_TIME
-            fields += [None] * (_STATUS - len(fields))  # it grew over the years
+            fields += [None] * (_STATUS - len(fields))  # fields were added over the years
             emit(
                 pair,
                 ticker_time(timestamp),

@@ -1,4 +1,4 @@
-"""bitFlyer: notifications over JSON-RPC; books start with a snapshot of a channel of its own."""
+"""bitFlyer: notifications over JSON-RPC; book snapshots have a channel of their own."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -35,7 +35,8 @@ _EXECUTIONS: Final = "lightning_executions"
 _SNAPSHOT: Final = "lightning_board_snapshot"
 _BOARD: Final = "lightning_board"
 _TICKER: Final = "lightning_ticker"
-_CHANNELS: Final = (_EXECUTIONS, _SNAPSHOT, _BOARD, _TICKER)  # a longer name before its beginning
+# _SNAPSHOT begins with _BOARD, so it comes first.
+_CHANNELS: Final = (_EXECUTIONS, _SNAPSHOT, _BOARD, _TICKER)
 _PREFIX: Final = b'{"jsonrpc":"2.0","method":"channelMessage","params":{"channel":"'
 _LEVELS: Final = Objects("price", "size")
 
@@ -177,12 +178,12 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
 
 def _subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
     wanted = sorted(pairs(filters), key=lambda each: each[0] == _BOARD)
-    for channel, product in wanted:  # snapshots before their updates
+    for channel, product in wanted:  # snapshots are subscribed to before updates
         yield {"method": "subscribe", "params": {"channel": f"{channel}_{product}"}}
 
 
 def _reply(message: Any) -> Outgoing | None:
-    """One snapshot is enough: the exchange sends them again and again."""
+    """Return the unsubscribe message that answers a snapshot, since the exchange repeats them."""
     name = at(message, "params.channel")
     if not isinstance(name, str) or not name.startswith(f"{_SNAPSHOT}_"):
         return None

@@ -1,4 +1,4 @@
-"""Bitget: spot and futures speak alike; version 3 renamed channels, and sends books as updates."""
+"""Bitget: spot and futures share their messages; version 3 renamed channels."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -89,7 +89,7 @@ def _trades(
 
         def trades(line: bytes) -> bool:
             message = decode(line)
-            if message.action != "update":  # a snapshot repeats what was there before
+            if message.action != "update":  # a snapshot repeats trades of the past
                 return False
             for row in message.data:
                 emit(
@@ -224,7 +224,7 @@ class _Ticker2(Struct, gc=False):
 def _send(
     emit: Callable[..., None], name: str, timestamp: JsonNumber, row: Any, *, has_funding: bool
 ) -> None:
-    """Send a ticker of either version."""
+    """Emit a ticker of either version."""
     funding = time(row.funding_time, "ticker", "nextFundingTime") if has_funding else None
     emit(
         name,
@@ -444,7 +444,7 @@ def _liquidations(context: MapperContext) -> ChannelHandlers:
                 None,
                 number_or_error(row.price, "liquidation", "price"),
                 number_or_error(row.amount, "liquidation", "amount"),
-                "sell" if row.side == "buy" else "buy",  # theirs is the position's
+                "sell" if row.side == "buy" else "buy",  # the side is the position's
                 time(row.timestamp, "liquidation", "ts"),
             )
         return True
@@ -473,7 +473,7 @@ def _requests(op: str, market: Callable[[str], str]) -> Subscribe:
     def requests(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         arguments: list[dict[str, Any]] = []
         for each in filters:
-            if each.channel == "liquidation":  # come for whole markets
+            if each.channel == "liquidation":  # sent for whole markets
                 arguments += [{"instType": name, "topic": each.channel} for name in _MARKETS]
             else:
                 arguments += [
@@ -495,7 +495,7 @@ def _live(market: Callable[[str], str]) -> Dialect:
         decode=with_text_pong,
         acks=equals("event", "subscribe", "unsubscribe"),
         heartbeats=equals("event", "pong"),
-        ping=lambda _: "ping",  # without which it ends a connection after two minutes
+        ping=lambda _: "ping",  # without a ping the exchange closes a connection after two minutes
         errors=equals("event", "error"),
         quiet=frozenset(("publicTrade", "liquidation")),
         without_symbols=frozenset(("liquidation",)),
@@ -509,7 +509,7 @@ _by_topic: Final = fields("topic", "symbol")
 
 
 def _asked(entry: Any) -> Iterable[Filter]:
-    """Read an argument; clients of version 2 name its channel and symbol otherwise."""
+    """Yield the filters of an argument, whose keys differ in version 2."""
     return _by_topic(entry) if "topic" in entry else _by_channel(entry)
 
 

@@ -1,4 +1,4 @@
-"""BitMEX: tables of rows, with an action that says what happened to them."""
+"""BitMEX: tables of rows with an action (partial, insert, update, delete)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
@@ -61,9 +61,9 @@ class _Inserted(Struct, Generic[Row], gc=False):
 
 
 def _inserts(row: type[Row]) -> Callable[[bytes], list[Row] | None]:
-    """Read the rows of a table in which only inserts count: None if it is another action.
+    """Return a decoder of a table's inserted rows, which returns None for another action.
 
-    A partial repeats what was there before, updates and deletes are not whole rows.
+    A partial repeats rows of the past; updates and deletes have no whole rows.
     """
     decode = Decoder(_Inserted[row]).decode  # type: ignore[valid-type]
 

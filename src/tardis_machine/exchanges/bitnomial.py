@@ -1,4 +1,4 @@
-"""Bitnomial: futures whose books come whole once, then level by level."""
+"""Bitnomial: futures; a book is sent whole once, then level by level."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

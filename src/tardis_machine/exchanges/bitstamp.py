@@ -133,7 +133,7 @@ class _Book:
         seconds, us = snapshot.times()
         self._send(snapshot, seconds, us, is_snapshot=True)
         self._seconds = seconds or 0
-        self._us = us or self._us  # those of an earlier snapshot still count
+        self._us = us or self._us  # without a time, that of an earlier snapshot stays
         kept, self._kept = self._kept, None
         for update in kept or ():
             self._follow(update)

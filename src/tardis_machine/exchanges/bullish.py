@@ -150,7 +150,7 @@ class _QuoteMessage(Struct, gc=False):
 
 
 def _best(level: list[str | int | float | None] | str | None) -> tuple[JsonNumber, JsonNumber]:
-    """Price and amount; neither where that side of the book is empty."""
+    """Return price and amount; None for an empty side of the book."""
     if not isinstance(level, list):
         return None, None
     price, amount, *_ = *level, None, None

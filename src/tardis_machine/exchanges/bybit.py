@@ -1,4 +1,4 @@
-"""Bybit: derivatives, spot and options; an API of its own for each until 2023, then one for all."""
+"""Bybit: derivatives, spot and options, with an API each until 2023 and one for all since."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -117,7 +117,7 @@ def _old_trades(context: MapperContext) -> ChannelHandlers:
 
 class _OldLevel(Struct, gc=False):
     price: JsonNumber = UNSET
-    amount: JsonNumber = field(name="size", default=0)  # a removed one has none
+    amount: JsonNumber = field(name="size", default=0)  # a removed level has no size
     side: str | None = None
 
 
@@ -205,7 +205,7 @@ class _OldTickerMessage(Struct, gc=False):
 
 
 def _scaled(scale: float, *values: JsonNumber) -> float | None:
-    """Return the first value that was sent, in units."""
+    """Return the first value that is not missing, scaled to units."""
     for value in values:
         if value is not UNSET:
             return float(value or 0) / scale
@@ -221,7 +221,7 @@ def _price(plain: JsonNumber, other: JsonNumber, *scaled: JsonNumber) -> Number 
 def _funding_time(row: _OldTicker) -> int | None:
     iso = row.next_funding_time or row.other_next_funding_time
     ms = parse_ms(iso) if iso else 0
-    return ms if ms > 0 else None  # before 1970 where there is no funding
+    return ms if ms > 0 else None  # times before 1970 mean no funding
 
 
 def _updated_at(message: _OldTickerMessage, row: _OldTicker) -> TimeValue:
@@ -254,7 +254,7 @@ def _old_derivative_tickers(context: MapperContext) -> ChannelHandlers:
                 row.last_price,
                 row.other_last_price,
                 row.last_price_e4,
-                row.other_last_price_e4 or UNSET,  # 0 is none
+                row.other_last_price_e4 or UNSET,  # 0 means no price
             ),
             open_interest=interest,
             funding_rate=_scaled(1e6, row.funding_rate_e6, row.other_funding_rate_e6),
@@ -305,7 +305,7 @@ def _old_liquidations(context: MapperContext) -> ChannelHandlers:
                 row.id,
                 number_or_error(row.price, "liquidation", "price"),
                 number_or_error(row.amount, "liquidation", "qty"),
-                side_unless_sell(row.side, "Buy"),  # the position's: what is sold closes a long one
+                side_unless_sell(row.side, "Buy"),  # the position's side: a sale closes a long
                 time(row.time, "liquidation", "time"),
             )
         return True
@@ -330,7 +330,7 @@ class _SpotTrade(Struct, gc=False):
 
 class _SpotTradeMessage(Struct, gc=False):
     params: _SpotParams
-    data: _SpotTrade | UnsetType = UNSET  # answers to subscriptions have none
+    data: _SpotTrade | UnsetType = UNSET  # answers to subscriptions have no data
 
 
 def _spot_trades(context: MapperContext) -> ChannelHandlers:
@@ -748,7 +748,7 @@ def _unsubscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Ou
 
 
 def _option_topics(filters: Sequence[Filter]) -> list[str]:
-    """Trades are subscribed per base coin."""
+    """Return the topics of options; those of trades name the base coin only."""
     return [
         f"{channel}.{name.partition('-')[0] if channel == 'publicTrade' else name}"
         for channel, name in pairs(filters)
@@ -764,7 +764,7 @@ def _unsubscribe_options(filters: Sequence[Filter], _: ConnectionContext) -> Ite
 
 
 def _refused_topic(message: Any) -> str:
-    """Return the topic that a refusal names; empty if it names none."""
+    """Return the topic in a refusal's text; empty if it has none."""
     if not isinstance(message, dict) or message.get("op") != "subscribe":
         return ""
     said = message.get("ret_msg")

@@ -77,7 +77,7 @@ def _trades(context: MapperContext) -> ChannelHandlers:
             text(row.trade_id),
             number_or_error(row.price, "match", "price"),
             number_or_error(row.size, "match", "size"),
-            side(row.side, "sell"),  # it is the maker's
+            side(row.side, "sell"),  # the side is the maker's
             parse_us(time_text(row.time, "match", "time")),
         )
         return True
@@ -121,7 +121,7 @@ def emit_snapshot(
     if b'"-' not in bytes(bids) and b'"-' not in bytes(asks):
         try:
             emit(product, True, bids, asks, timestamp)
-        except ValueError:  # one is no number
+        except ValueError:  # an amount is no number
             pass
         else:
             return
@@ -228,7 +228,7 @@ _NAMES: Final = {
 
 
 def _signed(session: ConnectionContext) -> dict[str, Any]:
-    """Sign a subscription, where there are credentials."""
+    """Return the fields that sign a subscription; empty without credentials."""
     if not session.secrets:
         return {}
     key, secret, passphrase = session.secrets
@@ -254,14 +254,14 @@ def _subscribe(filters: Sequence[Filter], session: ConnectionContext) -> Iterato
 
 
 def _refused_product(message: Any) -> str:
-    """Return the product that a refusal names; empty if it names none."""
+    """Return the product in a refusal's text; empty if it has none."""
     said = at(message, "reason")
     named, found, _ = said.partition(" is ") if isinstance(said, str) else ("", "", "")
     return named if found and "-" in named and " " not in named else ""
 
 
 def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
-    """Subscribe to the other products: one that is unknown has all of them refused."""
+    """Return the subscription without the unknown product, for which all were refused."""
     product = _refused_product(refusal)
     asked = sent[-1]
     if not isinstance(asked, dict):

@@ -41,7 +41,7 @@ _CHANGES: Final = Sided(side=0, price=1, amount=2, bid="BUY")
 _HOUR_MS: Final = 3_600_000
 _SNAPSHOT: Final = "SNAPSHOT"
 _UPDATE: Final = "UPDATE"
-_WINDOW: Final = 1 << 20  # the channel stands behind the levels
+_WINDOW: Final = 1 << 20  # the channel comes after the levels
 
 JsonTimeText = str | UnsetType | None
 
@@ -173,7 +173,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         product = _perpetual(row.product_id)
         if product is None or row.type != _UPDATE:
             return False
-        # The price goes out with the next risk or funding.
+        # The price is emitted with the next risk or funding message.
         last_prices[product] = number_or_error(row.trade_price, "MATCH", "trade_price")
         return True
 

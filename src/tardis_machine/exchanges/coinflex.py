@@ -1,4 +1,4 @@
-"""CoinFLEX: tables whose name stands at the end of a message; the exchange is closed."""
+"""CoinFLEX: messages with the table's name at their end; the exchange is closed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -30,7 +30,7 @@ _SPOT_PARTS: Final = 2
 
 
 class _Table(Struct, gc=False):
-    """A message; its rows are read by who knows the table."""
+    """A message; its table's handler decodes the rows."""
 
     table: str | None = None
     data: Raw | UnsetType = UNSET

@@ -66,7 +66,7 @@ def _trades(context: MapperContext) -> ChannelHandlers:
 
     def trades(line: bytes) -> bool:
         result = decode(line).result
-        for row in reversed(result.data):  # the latest comes first
+        for row in reversed(result.data):  # rows are sent latest first
             emit(
                 symbol(result.symbol, "trade"),
                 row.id,
@@ -86,7 +86,7 @@ class _Levels(Struct, gc=False):
 
 
 class _Book(Struct, gc=False):
-    """A snapshot has its levels here, an update below."""
+    """A book: a snapshot has its levels here, an update in `update`."""
 
     bids: Raw = _NO_LEVELS
     asks: Raw = _NO_LEVELS
@@ -113,7 +113,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
     def book_changes(line: bytes) -> bool:
         result = decode(line).result
-        if result is UNSET:  # the answer to a subscription, which names its channel, too
+        if result is UNSET:  # the answer to a subscription, which also names its channel
             return False
         if not result.data:
             return True
@@ -196,7 +196,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         )
         return True
 
-    # Estimated rates are asked for, too, but the Node server makes nothing of them.
+    # Estimated rates are requested as well; the Node server does not emit them.
     handler = SharedDecoder(_decode_tickers, derivative_tickers)
     return named(dict.fromkeys(("ticker", "index", "mark", "funding"), handler))
 
@@ -220,7 +220,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
     return named({"ticker": SharedDecoder(_decode_tickers, book_tickers)})
 
 
-# Prices come before what is made of them.
+# In the order of subscriptions: prices before the channels that use them.
 _CHANNELS: Final = ("trade", "book", "ticker", "index", "mark", "funding", "estimatedfunding")
 
 
@@ -295,7 +295,7 @@ EXCHANGES: Final = (
         },
         dispatch=keyed("result", "channel"),
         live=_LIVE,
-        # The reference reads trade.BTC_USDT as a channel of that pair, and so it stays.
+        # The Node server reads trade.BTC_USDT as a channel of that pair.
         subscriptions=subscriptions({"method": "subscribe"}, "params.channels", symbol_first(".")),
     ),
 )

@@ -200,7 +200,7 @@ _UPDATE: Final = KernelShape(
 
 
 def _above_zero(levels: Raw) -> list[tuple[Number, Number]]:
-    """Read levels of which some have amounts below 0, which count as 0."""
+    """Return levels, with 0 for amounts below 0."""
     return [(level.price, max(level.amount, 0)) for level in _decode_levels(levels)]
 
 
@@ -229,7 +229,7 @@ _decode_ticker: Final = Decoder(_Ticker).decode
 
 
 def _derivative_tickers(*, relative: bool) -> Maker:
-    """Make the mapper of tickers; funding rates were absolute before they became relative."""
+    """Return the mapper of tickers; funding rates were absolute at first, then relative."""
 
     def make(context: MapperContext) -> ChannelHandlers:
         emit = context.emitter.derivative_ticker

@@ -91,7 +91,7 @@ def _whole_books(context: MapperContext) -> ChannelHandlers:
 
     def l2_orderbook(line: bytes) -> bool:
         row = decode(line)
-        if row.buy is UNSET and row.sell is UNSET:  # which says nothing of the book
+        if row.buy is UNSET and row.sell is UNSET:  # not about the book
             return True
         bids, asks = row.buy or _NO_LEVELS, row.sell or _NO_LEVELS
         timestamp = _or_local(row.timestamp, "l2_orderbook")

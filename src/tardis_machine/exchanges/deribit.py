@@ -134,7 +134,7 @@ class _Book(Struct, gc=False):
     asks: Raw
     timestamp: Number
     type: str | None = None
-    id: Raw = field(name="change_id", default=Raw())  # of no interest in history
+    id: Raw = field(name="change_id", default=Raw())  # not needed in history
     previous: Number | None = field(name="prev_change_id", default=None)
 
 
@@ -329,7 +329,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
 _LOGIN_ID: Final = 1
 _PACED: Final = frozenset(("book", "perpetual", "trades", "ticker"))
 _MOST_CHANNELS: Final = 250
-"""In one request: a chain of options is too large for one."""
+"""Symbols in one request: a chain of options is too large for one."""
 _POINT: Final = re.compile(r"(?<=[0-9])D(?=[0-9])")
 """The point of a strike price, XRP_USDC-28JUN24-0d52-C: the one letter that is not upper case."""
 

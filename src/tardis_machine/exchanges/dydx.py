@@ -185,7 +185,7 @@ class _Offsets(dict[str | Number, int]):
 
     def follow(self, levels: Sequence[_Pair], offset: int) -> None:
         """Set the offset of all levels, late ones included, as the official client does."""
-        if len(self) >= _MAX_PRICES:  # of a broken feed; looked at once for all levels
+        if len(self) >= _MAX_PRICES:  # a broken feed; checked once for all levels
             self.clear()
         for price, _ in levels:
             self[price] = offset
@@ -313,7 +313,7 @@ def _derivative_tickers(
 
 
 def _subscriber(extra: Mapping[str, Mapping[str, Any]]) -> Callable[..., Iterator[Outgoing]]:
-    """Subscribe per symbol; a channel of all markets once. `extra` is what a channel adds."""
+    """Yield a message per symbol, or one for a channel of all markets; `extra` adds fields."""
 
     def subscribe(filters: Sequence[Filter], _: ConnectionContext) -> Iterator[Outgoing]:
         for each in filters:
@@ -378,7 +378,7 @@ EXCHANGES: Final = (
             "liquidation": one_era(_liquidations, "v4_trades"),
         },
         dispatch=keyed("channel"),
-        # The indexer takes 32 markets of a channel on one connection.
+        # The indexer allows 32 markets of a channel on one connection.
         live=replace(_dialect("v4", "wss://indexer.dydx.trade/v4/ws", {}), max_streams=32),
         subscriptions=_NATIVE,
     ),

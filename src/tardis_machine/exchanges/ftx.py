@@ -177,7 +177,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
             raise MapperError("instrument", "no time in nextFundingTime")
         funding = None if funding_time is UNSET else parse_ms(funding_time or "")
         if funding is not None:
-            if funding < funded_at.get(message.market, 0):  # an answer that was overtaken
+            if funding < funded_at.get(message.market, 0):  # an answer that came too late
                 return True
             funded_at[message.market] = funding
         emit(
@@ -267,7 +267,7 @@ _DISPATCH: Final = prefixed(b'{"channel":"', "channel")
 
 
 def _derivative(symbol: str) -> str | None:
-    """Spell a derivative's symbol; currency pairs have no such channel."""
+    """Return a derivative's symbol; None for currency pairs, which lack the channel."""
     return None if "/" in symbol else symbol.upper()
 
 

@@ -123,7 +123,7 @@ _TRADES: Final = KernelShape(
 
 
 def _time(milliseconds: JsonNumber, seconds: JsonNumber) -> int:
-    """Return the finer of two times, where both are there."""
+    """Return the time in milliseconds, from seconds if there are no milliseconds."""
     if milliseconds is not UNSET:
         return time(milliseconds, "message", "time_ms")
     return time(seconds, "message", "time") * _MILLISECONDS
@@ -212,7 +212,7 @@ class _Ticker(Struct, gc=False):
 
 
 class _Tickers(Struct, gc=False):
-    """Lists in lists were sent for a while, and never counted."""
+    """A message of tickers; rows that are lists, sent for a while, are ignored."""
 
     result: list[_Ticker | list[Any]] | _Ticker | UnsetType | None = UNSET
     event: str | None = None
@@ -271,7 +271,7 @@ _decode_best: Final = Decoder(_Bests).decode
 
 
 def updated_best(line: bytes) -> Best | None:
-    """Read a book ticker; None is an answer to a subscription."""
+    """Return a book ticker; None for the answer to a subscription."""
     message = _decode_best(line)
     row = message.result
     return row if message.event == "update" and isinstance(row, Best) else None
@@ -293,12 +293,12 @@ def best_shape(bid_amount: BidAmount, ask_amount: AskAmount) -> KernelShape:
 
 
 def _price(value: JsonNumber, name: str) -> str | int | float | None:
-    """Return a price; None for an empty one, which stands for an empty side."""
+    """Return a price; None if it is empty, for an empty side of the book."""
     return None if value == "" else number_or_error(value, "book_ticker", name)
 
 
 def _amount(value: JsonNumber, name: str) -> str | int | float | None:
-    """So does an amount of 0."""
+    """Return an amount; None for 0, for an empty side of the book."""
     return number_if_nonzero(number_or_error(value, "book_ticker", name))
 
 

@@ -1,4 +1,4 @@
-"""Gate.io's spot market: methods with parameters, then channels; books of three kinds over time."""
+"""Gate.io's spot market: methods with parameters, then channels; three kinds of books over time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -78,11 +78,11 @@ def _old_trades(context: MapperContext) -> ChannelHandlers:
 
     def trades(line: bytes) -> bool:
         pair, rows = decode(line).params
-        if pair not in seen:  # the first message repeats what was there before
+        if pair not in seen:  # the first message repeats trades of the past
             if rows:
                 seen.add(pair)
             return True
-        for row in reversed(rows):  # the latest comes first
+        for row in reversed(rows):  # rows are sent latest first
             emit(
                 pair,
                 row.id,
@@ -219,7 +219,7 @@ def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
     def snapshot(message: _DepthMessage) -> None:
         pair = symbol(message.symbol, "order_book_update")
         book = books[pair]
-        if book.has_snapshot:  # only the first one counts
+        if book.has_snapshot:  # later snapshots are ignored
             return
         row = message.result
         snapshot_id = row.snapshot_id or 0

@@ -205,7 +205,7 @@ def _is_refused(message: Any) -> bool:
 
 
 def _without_refused(refusal: Any, sent: Sequence[Outgoing]) -> Outgoing | None:
-    """Subscribe to the other streams: one that is unknown has all of them refused."""
+    """Return the subscription without the unknown stream, for which all were refused."""
     stream = str(at(refusal, "error.msg")).partition("Invalid stream name: ")[2]
     asked = sent[-1]
     if not isinstance(asked, dict) or stream not in asked["params"]:

@@ -745,7 +745,7 @@ def _subscriptions(message: Any) -> list[Filter] | None:
 
 
 def _first_entry(channel: str) -> Callable[[str, Sequence[bytes]], list[bytes]]:
-    """Make a message of the first entry of an answer."""
+    """Return a renderer of the first entry of an answer as a message of a channel."""
 
     def render(symbol: str, answers: Sequence[bytes]) -> list[bytes]:
         try:
@@ -811,7 +811,7 @@ _QUIET: Final = frozenset(("trade", "liquidation_orders", "contract_info", "fund
 
 
 def _dm(market: str, *pollers: Poller) -> Dialect:
-    """Speak to a derivative market, whose addresses begin with its name."""
+    """Return the dialect of a derivative market, whose addresses begin with its name."""
     host = "wss://api.hbdm.com/"
     return Dialect(
         endpoints=(

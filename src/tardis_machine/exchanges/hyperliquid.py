@@ -1,4 +1,4 @@
-"""Hyperliquid: whole books with every message, trades that begin with those of the past."""
+"""Hyperliquid: whole books in every message; trades begin with those of the past."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -54,11 +54,11 @@ from tardis_machine.history.filters import Filter
 _LEVELS: Final = Objects("px", "sz")
 _SYMBOL: Final = Symbol(upper=True)
 _THOUSANDS: Final = frozenset(("kPEPE", "kSHIB", "kBONK", "kFLOKI", "kLUNC", "kDOGS", "kNEIRO"))
-"""Coins that are traded by the thousand: the exchange writes a small k, clients a large one."""
+"""Coins traded by the thousand: the exchange writes kPEPE, clients KPEPE."""
 
 
 def _coin(symbol: str) -> str:
-    """Spell a symbol as the exchange does."""
+    """Return a symbol as the exchange spells it."""
     by_thousand = symbol[:1].lower() + symbol[1:]
     return by_thousand if by_thousand in _THOUSANDS else symbol
 

@@ -246,7 +246,7 @@ def _trades_2(context: MapperContext) -> ChannelHandlers:
 
     def trades(line: bytes) -> bool:
         message = decode(line)
-        if message.type != "update":  # a snapshot repeats what was there before
+        if message.type != "update":  # a snapshot repeats trades of the past
             return False
         for row in message.data:
             emit(
@@ -432,7 +432,7 @@ EXCHANGES: Final = (
         },
         dispatch=_V2,
         live=_LIVE,
-        # Only what clients of version 1 send.
+        # Only subscriptions of version 1.
         subscriptions=subscriptions(
             {"event": "subscribe"}, "", fields("subscription.name", "pair")
         ),

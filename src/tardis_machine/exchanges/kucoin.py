@@ -183,12 +183,12 @@ _decode_levels: Final = Decoder(list[list[str | Number | None]] | None).decode
 
 
 def _priced(levels: Raw) -> list[list[str | Number | None]]:
-    """Leave out changes at a price of 0, which concern orders that are not in the book."""
+    """Return changes without those at price 0, which are about orders outside of the book."""
     return [level[:2] for level in _decode_levels(levels) or () if level and float(level[0] or 0)]
 
 
 class _Book(JoinedBook[Any]):
-    """A book whose updates count on from the snapshot's id; a new market's is 0 or -1."""
+    """A book whose first update has the snapshot's id plus 1; a new market's id is 0 or -1."""
 
     __slots__ = ()
 
@@ -224,7 +224,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
     def snapshot(symbol: str, line: bytes) -> bool:
         book = books[symbol]
-        if book.has_snapshot:  # only the first one counts
+        if book.has_snapshot:  # later snapshots are ignored
             return True
         content = decode_snapshot(line).data
         if content is None:
@@ -542,7 +542,7 @@ def _derivative_tickers(context: MapperContext) -> ChannelHandlers:
         return True
 
     def instrument(message: _InstrumentMessage) -> bool:
-        """Send what is known; only a funding rate's time counts as the ticker's."""
+        """Emit a ticker of all known values; only a funding rate sets the ticker's time."""
         symbol = message.topic.partition(":")[2]
         row = message.data
         is_funding = message.subject == "funding.rate"
@@ -611,7 +611,7 @@ _decode_contract: Final = Decoder(_Contract).decode
 
 
 def _render_details(_: str, answers: Sequence[bytes]) -> Iterator[bytes]:
-    """Make a message of each contract."""
+    """Yield a message for each contract of an answer."""
     try:
         contracts = [(_decode_contract(each), each) for each in _decode_contracts(answers[0]).data]
     except ValueError:

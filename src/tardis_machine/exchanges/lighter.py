@@ -36,11 +36,11 @@ _NO_LEVELS: Final = Raw(b"[]")
 _ALL: Final = "all"
 _MAX_DIGITS: Final = 9
 _FOR_ALL_MARKETS: Final = frozenset(("market_stats", "spot_market_stats"))
-"""Channels that are asked for once, for all markets."""
+"""Channels that are subscribed to once, for all markets."""
 
 
 def _market(channel: str | None) -> str:
-    """Return the market's number; none where the channel does not name one."""
+    """Return the market in a channel's name as text; empty if there is none."""
     return "" if channel is None else channel.partition(":")[2]
 
 
@@ -152,7 +152,7 @@ _decode_all_stats: Final = Decoder(dict[str, _Stats]).decode
 
 
 def _numbers_first(market: str) -> tuple[bool, int]:
-    """Order keys as JavaScript does: numbers by value, then others as they came."""
+    """Return a sort key for JavaScript's order: numbers by value, then others in their order."""
     is_number = market.isascii() and market.isdigit() and len(market) <= _MAX_DIGITS
     return not is_number, int(market) if is_number else 0
 

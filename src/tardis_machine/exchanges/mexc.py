@@ -1,4 +1,4 @@
-"""MEXC: spot streams, which are Protobuf on the wire, and futures; books start by REST."""
+"""MEXC: spot streams, sent as Protobuf, and futures; books start with a REST snapshot."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -134,7 +134,7 @@ def _pairs(levels: Raw) -> list[tuple[str | Number, str | Number]]:
 
 
 class _SpotBook(JoinedBook[_Depth]):
-    """A book whose versions count on from one update to the next."""
+    """A book whose versions increase by 1 with each update."""
 
     advances = True
 
@@ -143,7 +143,7 @@ class _SpotBook(JoinedBook[_Depth]):
 
 
 def _book_changes(context: MapperContext) -> ChannelHandlers:
-    # Versions are numbers in texts, and times may be.
+    # Versions are numbers in texts; times may be, too.
     decode = Decoder(_DepthMessage, strict=False).decode
     decode_snapshot = Decoder(_DepthSnapshotMessage, strict=False).decode
     emit = context.emitter.book_change
@@ -287,7 +287,7 @@ class _FuturesSnapshotMessage(Struct, gc=False):
 
 
 class _FuturesBook(JoinedBook[_FuturesDepth]):
-    """A book whose versions count on from one update to the next."""
+    """A book whose versions increase by 1 with each update."""
 
     advances = True
 
@@ -428,7 +428,7 @@ _WIRE: Final[dict[str, tuple[tuple[int, str, int | str, bool], ...]]] = {
 
 @cache
 def _wire_decoder() -> Callable[[bytes], dict[str, Any]]:
-    """Make what reads frames when the first one comes: Protobuf is a third of all imports."""
+    """Return the frame parser, built at the first frame: importing Protobuf is slow."""
     from google.protobuf import (  # noqa: PLC0415
         descriptor_pb2,
         descriptor_pool,

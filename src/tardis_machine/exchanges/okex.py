@@ -538,7 +538,7 @@ def derivative_tickers_5(index: Callable[[str], str]) -> Maker:
 
 
 def book_tickers_5(context: MapperContext) -> ChannelHandlers:
-    """Read them from tickers, as long as there was nothing better."""
+    """Map book tickers from tickers, before they had a channel of their own."""
     emit = context.emitter.book_ticker
 
     def book_tickers(message: Tickers5) -> bool:
@@ -583,7 +583,7 @@ _BEST_5: Final = KernelShape(
 
 
 def best_5(channel: str) -> Maker:
-    """Read book tickers from a book of one level."""
+    """Return the mapper of book tickers from a book of one level."""
 
     def make(context: MapperContext) -> ChannelHandlers:
         decode = Decoder(_Bests5).decode
@@ -657,7 +657,7 @@ def liquidations_5(context: MapperContext) -> ChannelHandlers:
         rows = decode_orders(line).data
         if rows is UNSET:
             return False
-        if not seen_orders:  # the first message repeats what was there before
+        if not seen_orders:  # the first message repeats trades of the past
             seen_orders = True
             return True
         for order in rows:
@@ -744,7 +744,7 @@ def _instrument_type(symbol: str) -> str:
 
 def _argument(channel: str, symbol: str) -> dict[str, str]:
     match channel:
-        case "liquidation-orders":  # come for a whole market
+        case "liquidation-orders":  # sent for a whole market
             return {"channel": channel, "instType": _instrument_type(symbol)}
         case "opt-summary":
             return {"channel": channel, "instFamily": symbol}
@@ -757,7 +757,7 @@ def _request(op: str, filters: Sequence[Filter]) -> Iterator[Outgoing]:
     arguments = [
         _argument(channel, symbol)
         for channel, symbol in pairs(filters)
-        if channel != "liquidations"  # which was made from REST answers, and is no more
+        if channel != "liquidations"  # was generated from REST answers, and is no longer recorded
     ]
     for some in chunks(arguments, _MAX_ARGUMENTS):
         yield {"op": op, "args": some}
@@ -798,7 +798,8 @@ LIVE: Final = Dialect(
     decode=with_text_pong,
     acks=equals("event", "subscribe", "unsubscribe", "login", "channel-conn-count"),
     heartbeats=equals("event", "pong"),
-    ping=lambda _: "ping",  # without which it ends a quiet connection after thirty seconds
+    # Without a ping the exchange closes a quiet connection after thirty seconds.
+    ping=lambda _: "ping",
     errors=equals("event", "error", "channel-conn-count-error"),
     quiet=frozenset(("trades-all", "trades", "liquidation-orders", "funding-rate")),
 )

@@ -1,4 +1,4 @@
-"""OKEx options: summaries that are put together from several channels since version 5."""
+"""OKEx options: summaries joined from several channels since version 5."""
 
 from typing import Final, Literal
 
@@ -48,7 +48,7 @@ def _option(name: str) -> Option:
 
 
 class _Summary3(Struct, gc=False):
-    """An option's summary, or an index that has nothing but a name and a price."""
+    """An option's summary, or an index, which has only a name and a price."""
 
     symbol: str = field(name="instrument_id")
     timestamp: str | None = None
@@ -138,7 +138,7 @@ class _Summaries5(Struct, gc=False):
 
 
 class _Memory(BoundedDict[str | None, str | int | float]):
-    """The latest of a number by symbol; what is no number is not remembered."""
+    """The latest number by symbol; other values are dropped."""
 
     __slots__ = ()
 

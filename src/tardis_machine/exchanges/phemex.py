@@ -111,7 +111,7 @@ def _trades(context: MapperContext) -> ChannelHandlers:
     emit = context.emitter.trade
 
     def trades(message: _Message) -> bool:
-        if message.type != "incremental":  # a snapshot repeats what was there before
+        if message.type != "incremental":  # a snapshot repeats trades of the past
             return False
         name = symbol(message.symbol, "trades")
         if message.trades is UNSET or name in _SHADOWED:
@@ -184,7 +184,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
 
 class _Row(Struct, array_like=True, gc=False):
-    """A perpetual's line of the pack."""
+    """A perpetual's row of a message with all perpetuals."""
 
     symbol: str
     open: Any
@@ -283,7 +283,7 @@ def _is_perpetual(name: str) -> bool:
 
 
 def _spelled(name: str) -> str:
-    """Write a pair or a contract as the exchange does: sETHUSDT, but SOLUSD."""
+    """Return a pair or a contract as the exchange spells it: sETHUSDT, but SOLUSD."""
     is_pair = name.startswith("S") and name.removesuffix("USD") not in _S_COINS
     return f"s{name[1:]}" if is_pair else name
 
@@ -292,7 +292,7 @@ def _era(
     make: Callable[[MapperContext], ChannelHandlers], contracts: str, perpetuals: str
 ) -> tuple[Era]:
     def filters(symbols: Sequence[str] | None) -> Iterator[Filter]:
-        if not symbols:  # an empty list is all, too
+        if not symbols:  # an empty list means all as well
             yield Filter(contracts)
             yield Filter(perpetuals)
             return

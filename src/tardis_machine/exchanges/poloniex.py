@@ -176,7 +176,7 @@ class _Trade(Struct, gc=False):
 
 
 class _Trades(Struct, gc=False):
-    data: list[_Trade] | UnsetType = UNSET  # answers to subscriptions have none
+    data: list[_Trade] | UnsetType = UNSET  # answers to subscriptions have no data
 
 
 def _trades(context: MapperContext) -> ChannelHandlers:

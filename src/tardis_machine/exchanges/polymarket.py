@@ -164,7 +164,7 @@ _SERVER_PING: Final = b'{"__server_ping__":true}'
 
 
 def _decode_frame(frame: bytes) -> bytes:
-    """Make messages of the two frames that are not JSON."""
+    """Return a frame as JSON; two kinds of frames are not JSON."""
     return {b"PONG": _PONG, b"ping": _SERVER_PING}.get(frame, frame)
 
 

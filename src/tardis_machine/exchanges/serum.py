@@ -102,7 +102,7 @@ class _Quote(Struct, gc=False):
 
 
 def _best(level: _Best) -> tuple[_Number, _Number]:
-    """Price and amount of a side of the book, which may be empty."""
+    """Return price and amount of a side of the book; None if it is empty."""
     if not isinstance(level, list):
         return None, None
     price, amount, *_ = (*level, None, None)

@@ -81,7 +81,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             message.code,
             True,
-            # A side that has fewer levels than the other is filled up with 0.
+            # The side with fewer levels is padded with 0.
             [
                 (price, number_or_error(unit.bid_size, "orderbook", "bid_size"))
                 for unit in units

@@ -1,4 +1,4 @@
-"""WOO X: names ended with the channel until version 3 of its API turned them round."""
+"""WOO X: names end with the channel until version 3 of the API and begin with it since."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ _NO_LEVELS: Final = Raw(b"[]")
 _REST_LEVELS: Final = Objects("price", "quantity")
 _KEPT_UPDATES: Final = 2000
 _FOR_INFORMATION: Final = 0
-"""The source of trades that only show where the market is; others were made here."""
+"""The source of trades that were not made on WOO X: they only show the market's price."""
 
 M = TypeVar("M", "_OldMessage", "_Message")
 
@@ -83,7 +83,7 @@ class _Kept(NamedTuple):
 
 
 class _Book:
-    """The book of one symbol: what was kept until its snapshot came follows it, one by one."""
+    """The book of one symbol, which sends the updates before its snapshot after it."""
 
     __slots__ = ("_emit", "_kept", "_started_at", "_symbol")
 
@@ -211,7 +211,7 @@ class _Indexes(BoundedDict[str, JsonNumber]):
 
 
 def _of_perpetuals(take: Callable[[str, M], None]) -> Callable[[M], bool]:
-    """Leave out spot markets: what there is of them in a ticker is the index."""
+    """Return a handler that ignores spot markets, which tickers use as index prices only."""
 
     def take_message(message: M) -> bool:
         market = message.data.symbol
@@ -363,7 +363,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
     def take(message: _BookMessage) -> bool:
         row = message.data
-        # REST answers have neither symbol nor time inside.
+        # REST answers contain neither symbol nor time.
         named_in_topic = message.topic.partition("@")[2].partition("@")[0]
         book = books[symbol(row.symbol or named_in_topic or None, "orderbookupdate")]
         if message.generated:

@@ -151,6 +151,7 @@ class Cache:
             os.close(folder)
 
     def _create(self, path: Path, folder: int) -> io.FileIO:
+        """Create a temporary file in an open folder; replace one that a killed process left."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with suppress(FileNotFoundError):

@@ -634,8 +634,9 @@ class HistoryReader:
     def _refetch(self, segment: _Segment, fault: SliceFault) -> None:
         """Fetch a segment again whose file is corrupt or was evicted; deliver no line twice.
 
-        Raises HistoryError at the third corrupt file. Evictions are not counted: the evicted file
-        was not corrupt, and fetching it again is expected to succeed.
+        A corrupt file is removed from the cache. Raises HistoryError at the third corrupt file, or
+        if the history has a source and no API. Evictions are not counted: the evicted file was not
+        corrupt, and fetching it again is expected to succeed.
         """
         self._blocks = None
         cached = segment.cached

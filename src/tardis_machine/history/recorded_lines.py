@@ -216,12 +216,12 @@ def minute_of(stamp: bytes) -> int:
 
 
 def first_stamp(block: bytes) -> bytes:
-    """Return the stamp of a block's first line; empty if all its lines are disconnects."""
+    """Return the stamp of a block's first line that is no disconnect; empty if there is none."""
     return block.lstrip(b"\n")[:STAMP] if block[:1] == b"\n" else block[:STAMP]
 
 
 def last_stamp(block: bytes) -> bytes:
-    """Return the stamp of a block's last line; empty if all its lines are disconnects."""
+    """Return the stamp of a block's last line that is no disconnect; empty if there is none."""
     end = len(block.rstrip(b"\n")) if block.endswith(b"\n\n") else len(block) - 1
     if end <= 0:
         return b""

@@ -86,7 +86,9 @@ class Normalizer:
         self._ignored_throttle = Throttle()
         self._emitter = engine.create(exchange.name, data_types, sent)
         self._emitter.allow(exchange.allowed(self._types, symbols))
-        self._eras = tuple(times.iso_us(era) for era in exchange.eras(self._types) if era > start)
+        self._eras = tuple(
+            times.iso_us(era) for era in exchange.era_ends(self._types) if era > start
+        )
         self._era = self._eras[0] if self._eras else _NO_ERA
         self._start = start
         self._handle: Callable[[bytes], bool] | None = None

@@ -118,8 +118,8 @@ def test_no_symbols_is_not_an_empty_list_of_symbols() -> None:
 
 
 def test_eras_are_the_times_at_which_mappers_change() -> None:
-    assert EXAMPLE.eras(["trade", "liquidation"]) == (SWITCH, LATER_SWITCH)
-    assert EXAMPLE.eras(["liquidation"]) == ()
+    assert EXAMPLE.era_ends(["trade", "liquidation"]) == (SWITCH, LATER_SWITCH)
+    assert EXAMPLE.era_ends(["liquidation"]) == ()
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class Exchange:
         spelled = (item.symbols or () for item in self.filters(types, symbols, 0, _FOREVER))
         return frozenset(symbols).union(map(str.upper, symbols), *spelled)
 
-    def eras(self, types: Collection[str]) -> tuple[int, ...]:
+    def era_ends(self, types: Collection[str]) -> tuple[int, ...]:
         """Return the times (us) at which an era of `types` ends and a new mapper is needed."""
         return tuple(sorted({e.until for t in types for e in self._eras(t) if e.until is not None}))
 
