@@ -203,8 +203,28 @@ def stream_normalized(
     >>> async for trade in stream_normalized("bitmex", symbols=["XBTUSD"],
     ...                                      data_types=["trade"]): ...
 
-    A list of dictionaries of these arguments streams several exchanges, in the order of arrival.
     Close the stream when done, best with `async with`.
+
+    Args:
+        exchange: Exchange id; or a list of dictionaries of the other arguments but `hub`, for
+            several streams merged in the order of arrival.
+        data_types: One or several data types, such as "trade" or "trade_bar_1m".
+        symbols: Symbols as the exchange spells them. Default: all symbols, where the exchange
+            can stream them.
+        with_disconnect_messages: Whether to include a `Disconnect` when a connection ends.
+            Default: False.
+        with_error_messages: Whether to include an `ErrorMessage` when a source fails. Default:
+            False.
+        timeout_interval_ms: Milliseconds without data after which the stream reconnects; 0 for
+            never. Default: 10,000.
+        hub: Owner of the connections, to share them between streams. Default: a hub of this
+            stream, which it closes.
+
+    Returns:
+        The stream; it connects when it is read.
+
+    Raises:
+        OptionsError: An argument is missing, unknown or invalid.
     """
     asked = read_arguments(
         exchange,

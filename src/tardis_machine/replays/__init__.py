@@ -1,4 +1,4 @@
-"""Replays: history, normalized or raw, as messages, as tables, or as the bytes the server sends."""
+"""Replays of history, normalized or raw: as messages, tables, or the bytes of the server."""
 
 import os
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class _Where(TypedDict, total=False):
 
 
 class HistoryOptions(_Where, total=False):
-    """Where history comes from, for a replay that makes its own."""
+    """Arguments of the `History` that a replay opens if it gets none."""
 
     sample: bool
 
@@ -148,20 +148,41 @@ def replay_normalized(
     history: History | None = None,
     **where: Unpack[HistoryOptions],
 ) -> NormalizedReplay[Any]:
-    """Replay one exchange's normalized and computed messages.
-
-    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast. With
-    `wait_when_data_not_yet_available`, `to` may lie in the future: each minute is fetched when it
-    is 30 minutes behind the clock, or as many as are given (6 at least).
+    """Return a replay of normalized and computed messages.
 
     >>> for trade in replay_normalized("bitmex", from_="2024-03-01", to="2024-03-02",
     ...                                symbols=["XBTUSD"], data_types=["trade"]): ...
 
-    With `exact` it begins and ends with `from_` and `to`, to the microsecond. Tables do unless
-    `exact` is False; messages and batches are those of whole minutes unless it is True.
+    Args:
+        exchange: Exchange id; or a list of dictionaries of the arguments but `strict`,
+            `history` and `where`, for several replays merged by local time.
+        from_: Start (inclusive): ISO text, date or datetime, UTC unless it has a zone.
+        to: End (exclusive), like `from_`.
+        data_types: One or several data types, such as "trade" or "trade_bar_1m".
+        symbols: Symbols as the exchange spells them. Default: all symbols.
+        with_disconnect_messages: Whether to include a `Disconnect` where the recorder lost its
+            connection. Default: False.
+        exact: Whether to begin and end at `from_` and `to` to the microsecond, instead of at
+            whole minutes. Default: True for tables, False for messages and batches.
+        speed: Multiple of recorded time: 1 is as it happened, 10 ten times as fast. Default: as
+            fast as possible.
+        wait_when_data_not_yet_available: Whether `to` may lie in the future. Each minute is then
+            fetched when it is 30 minutes old, or as many minutes as given, at least 6.
+            Default: False.
+        from_date: Another name of `from_`.
+        to_date: Another name of `to`.
+        strict: Whether a line that cannot be normalized raises NormalizeError, instead of being
+            logged and left out. Default: False.
+        history: Source of the data. Default: a `History` of the arguments in `where`, which the
+            replay closes.
+        **where: Arguments of that `History`, and `sample` for the built-in sample data.
 
-    A list of dictionaries of these arguments is several replays, merged by local time. See
-    `NormalizedReplay` for what can be done with it, and `History` for where it comes from.
+    Returns:
+        The replay: an iterator over messages, with `batches()`, `to_arrow()`, `to_pandas()` and
+        `to_polars()`.
+
+    Raises:
+        OptionsError: An argument is missing, unknown or invalid.
     """
     asked = read_arguments(
         exchange,
@@ -230,21 +251,41 @@ def replay(
     history: History | None = None,
     **where: Unpack[HistoryOptions],
 ) -> RawReplay[Any] | MergedLines:
-    """Replay what an exchange sent, as it was recorded; with disconnects, which are None.
-
-    As fast as possible, or by the clock: at speed 1 as it happened, at 10 ten times as fast. With
-    `wait_when_data_not_yet_available`, `to` may lie in the future: each minute is fetched when it
-    is 30 minutes behind the clock, or as many as are given (6 at least). In whole minutes, or with
-    `exact` from `from_` to `to`, to the microsecond.
+    """Return a replay of messages as the exchange sent them.
 
     >>> for local_timestamp, message in replay("bitmex", "2024-03-01", "2024-03-02",
     ...                                        [Channel("trade", ["XBTUSD"])]): ...
 
-    A list of dictionaries of these arguments is several replays, merged by local time.
+    Args:
+        exchange: Exchange id; or a list of dictionaries of the arguments but `history` and `where`,
+            for several replays merged by local time.
+        from_: Start (inclusive): ISO text, date or datetime, UTC unless it has a zone.
+        to: End (exclusive), like `from_`.
+        filters: Channels, each with its symbols. Default: all channels.
+        with_disconnects: Whether to yield None where the recorder lost its connection. Default:
+            False.
+        exact: Whether to begin and end at `from_` and `to` to the microsecond, instead of at
+            whole minutes. Default: False.
+        speed: Multiple of recorded time: 1 is as it happened, 10 ten times as fast. Default: as
+            fast as possible.
+        wait_when_data_not_yet_available: Whether `to` may lie in the future. Each minute is then
+            fetched when it is 30 minutes old, or as many minutes as given, at least 6.
+            Default: False.
+        from_date: Another name of `from_`.
+        to_date: Another name of `to`.
+        history: Source of the data. Default: a `History` of the arguments in `where`, which the
+            replay closes.
+        **where: Arguments of that `History`, and `sample` for the built-in sample data.
+
+    Returns:
+        The replay: an iterator over pairs of local time and decoded message.
+
+    Raises:
+        OptionsError: An argument is missing, unknown or invalid.
     """
     options = [
-        replay_options(each)
-        for each in read_arguments(
+        replay_options(request)
+        for request in read_arguments(
             exchange,
             from_=from_,
             to=to,
@@ -257,7 +298,7 @@ def replay(
             wait_when_data_not_yet_available=wait_when_data_not_yet_available,
         )
     ]
-    if len(options) > 1 and any(each.with_disconnects for each in options):
+    if len(options) > 1 and any(option.with_disconnects for option in options):
         raise OptionsError("with_disconnects: a disconnect does not tell which replay it is of")
     source = _chosen(history, where)
     if len(options) > 1:
@@ -266,7 +307,7 @@ def replay(
 
 
 def _chosen(history: History | None, where: HistoryOptions) -> History:
-    """Take the history that is given, or make one."""
+    """Return the caller's history, or open one; raise OptionsError for arguments of both."""
     unknown = where.keys() - HistoryOptions.__annotations__.keys()
     if unknown:
         raise OptionsError(f"unknown argument: {min(unknown)}")
@@ -281,8 +322,8 @@ def _chosen(history: History | None, where: HistoryOptions) -> History:
 
 
 def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
-    """Open history as the arguments say, and the environment where they say nothing."""
-    # A file that it names has settings of the server as well, which are none of a program's.
+    """Open a history with these arguments; missing ones come from the environment."""
+    # TM_CONFIG names a file with settings of the server, which do not apply to a Python program.
     environ = {name: value for name, value in os.environ.items() if name != "TM_CONFIG"}
     config = resolve([HistoryConfig], {}, environ)[HistoryConfig]
     try:
@@ -293,7 +334,7 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     said = {
         name: getattr(given, name)
         for name, value in where.items()
-        # Of these, None says something: no key, the usual folder, no bound.
+        # None is a value of these: no key, the default folder, no limit.
         if value is not None or name in {"api_key", "cache_dir", "cache_max_bytes"}
     }
     config = replace(config, **said)

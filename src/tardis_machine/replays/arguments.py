@@ -1,4 +1,4 @@
-"""Requests of programs, in the names and types of Python or of the official clients."""
+"""Arguments of Python callers, read as requests; names of the official clients work as well."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ Moment = str | date
 
 
 class HasChannel(Protocol):
-    """A filter of the official clients."""
+    """A `Channel` of the official clients; arguments of this form are accepted as filters."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ Filters = Sequence[Filter | Channel | HasChannel | Mapping[str, Any] | str]
 
 
 class Span(TypedDict, total=False):
-    """From when to when: `from_` or `from_date`, `to` or `to_date`; how fast, and how soon."""
+    """Range and speed of a replay: `from_` or `from_date`, `to` or `to_date`."""
 
     from_: Moment
     to: Moment
@@ -39,7 +39,7 @@ class Span(TypedDict, total=False):
 
 
 class RawRequest(Span, total=False):
-    """One of several raw replays."""
+    """Arguments of one of several merged raw replays."""
 
     exchange: Required[str]
     filters: Filters
@@ -47,7 +47,7 @@ class RawRequest(Span, total=False):
 
 
 class NormalizedRequest(Span, total=False):
-    """One of several normalized replays."""
+    """Arguments of one of several merged normalized replays."""
 
     exchange: Required[str]
     data_types: Required[Sequence[str]]
@@ -57,7 +57,7 @@ class NormalizedRequest(Span, total=False):
 
 
 class StreamRequest(TypedDict, total=False):
-    """One of several live streams."""
+    """Arguments of one of several live streams."""
 
     exchange: Required[str]
     data_types: Required[Sequence[str]]
@@ -69,7 +69,7 @@ class StreamRequest(TypedDict, total=False):
 
 T = TypeVar("T")
 Types: TypeAlias = T | list[T] | tuple[T]
-"""Names of data types that type checkers can tell: one of them, by itself or in a list."""
+"""One data type as a literal, by itself or in a list; type checkers infer the message type."""
 
 _ARGUMENTS: Final = {
     "from": "from_",
@@ -90,7 +90,10 @@ _OPTIONS: Final = {
 def read_arguments(
     exchange: str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, **more: object
 ) -> list[Request]:
-    """Return one request, or the several of a list."""
+    """Return the requests of a list, or one request of the arguments.
+
+    Raises OptionsError if there are both or none.
+    """
     if exchange is None or isinstance(exchange, str):
         return [_request({"exchange": exchange, **more})]
     asked = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
@@ -133,8 +136,8 @@ def _request(arguments: Mapping[str, Any]) -> Request:
 
 
 def _items(value: object) -> list[object]:
-    # A text is a sequence of texts, too, but nobody means its letters. What is no sequence at all
-    # is refused where options are checked.
+    # A string is iterable, but stands for one item here. A value of a wrong type is refused where
+    # options are checked.
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 

@@ -1,4 +1,4 @@
-"""Streams merged by local time: each runs ahead by a little, the merge cuts where times end."""
+"""Merge of normalized or raw streams by local time."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -20,9 +20,10 @@ from tardis_machine.replays.pacing import Schedule
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Whole lines that never end inside a local timestamp; may be empty.
+    """Whole lines of messages with complete local times; may be empty.
 
-    `hidden` are control events that follow, and that the client did not ask for.
+    A local time never continues in the next chunk. `hidden` are control events after these
+    messages that the client did not request; they are only published.
     """
 
     data: Written
@@ -32,13 +33,13 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(Chunk, frozen=True, gc=False):
-    """The same for anyone, as bytes that nobody can change."""
+    """An immutable copy of a chunk, safe to hand to callers."""
 
     data: bytes
 
 
 class Part(NamedTuple):
-    """Some local times of a stream's run, with all their messages."""
+    """Consecutive local times of one run of a stream, with all their messages."""
 
     stream: int
     run: "_Run"
@@ -47,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Merged:
-    """The same of several streams: parts of their runs, in the order of the streams."""
+    """Result of a merge step: parts of the streams' runs, in the order of the streams."""
 
     __slots__ = ("_parts", "count", "hidden")
 
@@ -59,13 +60,13 @@ class Merged:
         self._parts = parts
 
     def chunk(self) -> Chunk:
-        """All of them as one, without a copy if they are of one run."""
+        """Return the messages as a chunk, without a copy if they are of one run."""
         if self is _NOTHING:
             return _NO_CHUNK
         return Chunk(self._data(), self.count, *self._hidden())
 
     def batch(self) -> Batch:
-        """All of them as one."""
+        """Return the messages as an immutable batch."""
         return Batch(bytes(self._data()), self.count, *self._hidden())
 
     def _hidden(self) -> tuple[bytes, int]:
@@ -75,7 +76,7 @@ class Merged:
         return hidden, sum(taken.count for taken in self.hidden)
 
     def by_stream(self) -> Iterator[tuple[int, bytes]]:
-        """Whole lines with the number of the stream that they come from, in order."""
+        """Return whole lines in order, with the number of the stream that they come from."""
         if self._is_of_one:
             return (
                 (stream, bytes(run.data(first, end))) for stream, run, first, end in self._parts
@@ -104,7 +105,7 @@ class Merged:
         return b"\n".join((*itemgetter(*order)(messages), b""))
 
     def _interleaved(self) -> tuple[Sequence[bytes], Sequence[int]]:
-        """All messages, and the order in which they belong."""
+        """Return all messages, and their indexes in the order of local time."""
         keys: list[str] = []
         messages: list[bytes] = []
         for _, run, first, end in self._parts:
@@ -114,11 +115,15 @@ class Merged:
 
 
 class Stream(Protocol):
-    """What can be merged: it gives runs of messages, and tells how far it has got."""
+    """Input of a merge: runs of messages, and the local time that they have reached.
+
+    The merge calls it in the thread that iterates over the replay. It raises an error of `read` or
+    `run` once all earlier messages of all streams are sent.
+    """
 
     @property
     def reached(self) -> str | None:
-        """No message to come has an earlier local time; None when none is to come."""
+        """Earliest local time that later messages can have; None after the last message."""
 
     @property
     def needs_block(self) -> bool:
@@ -126,26 +131,29 @@ class Stream(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """What ended it, once all that came before is taken."""
+        """The error that ended the stream; None while it can go on."""
 
     def pending(self) -> Future[object] | None:
-        """Return the future that `read` would wait for."""
+        """Return the future of the block that `read` would wait for; None if it is there."""
 
     def read(self) -> object:
-        """Take what the next runs are made of; blocks while it is being fetched."""
+        """Read the next block of lines; wait for its download."""
 
     def run(self, *, is_next: bool) -> None:
-        """Go on for a few milliseconds; `is_next` if nothing that was taken is still to come."""
+        """Convert lines for a few milliseconds.
+
+        `is_next` is true if all earlier messages of this stream have been sent.
+        """
 
     @property
     def pours(self) -> bool:
-        """Whether what was made goes out by itself: nothing has to be taken yet."""
+        """Whether the stream writes its messages to the socket itself, so `take` can wait."""
 
     def take(self) -> Taken:
         """Return the messages of the runs since the last call."""
 
     def take_hidden(self) -> Taken | None:
-        """Control events that the client did not ask for; they follow what `take` gives."""
+        """Return the control events after those of `take` that the client did not request."""
 
 
 _NOTHING: Final = Merged()
@@ -153,11 +161,11 @@ _NO_CHUNK: Final = Chunk(b"", 0)
 
 
 class StreamMerger:
-    """Runs streams in turn and gives out what none of them can add to any more.
+    """Merge of streams that sends a message once no stream can yield an earlier one.
 
-    Ordered by local time, at equal ones by the order of the streams. A stream whose times go
-    back keeps its own order: what is late comes as soon as what preceded it. What a stream gives
-    outside of its window is left out.
+    Messages are ordered by local time; at equal times, by the order of the streams. A stream whose
+    times go back keeps its own order: a late message counts as at the time of the one before it.
+    Messages outside the window of their stream are left out.
     """
 
     def __init__(
@@ -169,18 +177,18 @@ class StreamMerger:
         ]
 
     def pending(self) -> Future[object] | None:
-        """Return the future that the next step waits for; None if it will not block."""
+        """Return the future of the download that the next step needs; None if it will not block."""
         queue = self._behind()
         if queue is None or queue.failure is not None or not queue.stream.needs_block:
             return None
         return queue.stream.pending()
 
     def steps(self) -> Iterator[Merged]:
-        """Merge to the end, a few milliseconds a step; a step may give nothing."""
+        """Yield merge steps of a few milliseconds each, up to the end; a step may be empty."""
         queue = self._behind()
         while queue is not None:
             if queue.failure is not None:
-                # What precedes it is whole, and is sent.
+                # All messages before the failure are complete, so they are sent first.
                 yield from self._up_to(queue.last, inclusive=True)
                 raise queue.failure
             queue.step()
@@ -188,11 +196,11 @@ class StreamMerger:
             yield from self._up_to(None if queue is None else queue.reached)
 
     def due_in(self) -> float:
-        """Seconds until the next step; more than 0 only where a schedule has to be kept."""
+        """Return 0: without a schedule, the next step is always due."""
         return 0.0
 
     def _behind(self) -> "_Queue | None":
-        """Return the stream that has got least far."""
+        """Return the queue whose stream has reached the earliest local time; None at the end."""
         behind, least = None, ""
         for queue in self._queues:
             reached = queue.reached
@@ -201,12 +209,12 @@ class StreamMerger:
         return behind
 
     def _up_to(self, limit: str | None, *, inclusive: bool = False) -> Iterator[Merged]:
-        """Return the batches before a local time; each hidden event is a batch of its own."""
-        if all(each.is_empty for each in self._queues):
+        """Yield the messages before a local time; a hidden event ends its step."""
+        if all(queue.is_empty for queue in self._queues):
             yield _NOTHING
             return
         while True:
-            times = [each.hidden[0][0] for each in self._queues if each.hidden]
+            times = [queue.hidden[0][0] for queue in self._queues if queue.hidden]
             if not times:
                 break
             hidden = min(times)
@@ -233,7 +241,7 @@ class StreamMerger:
 
 
 class PacedStreamMerger(StreamMerger):
-    """The same by the clock: what is not due yet is held, and no stream runs further ahead."""
+    """Merge by a schedule: it keeps messages until they are due, and streams do not run ahead."""
 
     def __init__(
         self,
@@ -252,7 +260,7 @@ class PacedStreamMerger(StreamMerger):
         return super().pending() if self._is_due(self._behind()) else None
 
     def steps(self) -> Iterator[Merged]:
-        """Merge to the end; a step begins by sleeping, unless `due_in` has told that it is due."""
+        """Yield merge steps up to the end; sleep before a step unless `due_in` was 0."""
         while (upcoming := self._upcoming()) is not None:
             if not self._schedule.wait(upcoming):
                 raise ReaderClosedError("the replay was closed before its end")
@@ -269,11 +277,11 @@ class PacedStreamMerger(StreamMerger):
                 yield from self._up_to(self._schedule.reached, inclusive=True)
 
     def _upcoming(self) -> str | None:
-        """Return the local time at which there is something to do again; None at the end."""
+        """Return the local time at which the next step is due; None at the end."""
         return min((time for queue in self._queues for time in queue.upcoming()), default=None)
 
     def _is_due(self, queue: "_Queue | None") -> bool:
-        """Tell whether it is time for a stream to go on."""
+        """Return whether the local time that a stream has reached is due."""
         reached = None if queue is None else queue.reached
         return reached is not None and reached <= self._schedule.reached
 
@@ -283,7 +291,7 @@ def merge(
     schedule: Schedule | None = None,
     windows: Sequence[LocalWindow | None] = (),
 ) -> StreamMerger:
-    """Merge streams, as fast as possible or by a schedule, each trimmed to its window."""
+    """Return the merge of streams, paced if there is a schedule, each trimmed to its window."""
     return (
         StreamMerger(streams, windows)
         if schedule is None
@@ -292,7 +300,7 @@ def merge(
 
 
 class _Queue:
-    """A stream, and what it gave that is not given out yet."""
+    """A stream of a merge, and its messages that are not sent yet."""
 
     def __init__(self, stream: Stream, window: LocalWindow | None) -> None:
         self.stream = stream
@@ -302,10 +310,10 @@ class _Queue:
         self.last = ""
         self.failure: Exception | None = None
         self.reached: str | None = stream.reached
-        """The local time below which the stream will give nothing more."""
+        """Earliest local time that later messages of the stream can have; None after the last."""
 
     def upcoming(self) -> Iterator[str]:
-        """Yield the local times of the next run and event, and where the stream goes on."""
+        """Yield the local times of the next run, the next event and the next line of the stream."""
         if self.runs:
             yield self.runs[0].key
         if self.hidden:
@@ -315,11 +323,11 @@ class _Queue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that it gave is given out."""
+        """Whether all messages and events of the stream so far are sent."""
         return not (self.runs or self.hidden)
 
     def step(self) -> None:
-        """Let the stream go on, and take over what it gives."""
+        """Run the stream for one step, and queue its messages."""
         if self.stream.needs_block:
             self._go(self.stream.read)
         else:
@@ -330,10 +338,10 @@ class _Queue:
         self.reached = None if reached is None else max(reached, self.last)
 
     def _can_read(self) -> bool:
-        """Whether the next block is there already.
+        """Return whether the stream needs the next block and it is downloaded already.
 
-        Only what follows tells that the last local time has ended. Without it a run would have to
-        be cut there, and be put together with the next: two copies of everything.
+        The last local time of a block may continue in the next one. With the next block read, the
+        run need not be split at that time, which would copy all its messages.
         """
         stream = self.stream
         return self.failure is None and stream.needs_block and stream.pending() is None
@@ -342,7 +350,7 @@ class _Queue:
         try:
             on()
             self.failure = self.stream.failure
-        except Exception as error:  # noqa: BLE001 - raised when its turn has come
+        except Exception as error:  # noqa: BLE001 - `steps` raises it in order
             self.failure = error
         if self.failure is None and self.stream.pours:
             return
@@ -364,10 +372,10 @@ class _Queue:
 
 
 def _trimmed(taken: Taken, keys: Sequence[str], window: LocalWindow) -> tuple[Taken, Sequence[str]]:
-    """Keep the messages whose local time is inside a half-open window, and their sort keys.
+    """Return the messages whose local time is inside a half-open window, and their sort keys.
 
-    Called with each run of an exact replay, whose stream has whole minutes: what lies before and
-    behind the range is needed for its books and bars, but is not sent. A run is never empty.
+    An exact replay reads whole minutes, since books and bars need the messages around the window.
+    A run is never empty.
     """
     start, end = window
     stamps = taken.stamps
@@ -388,7 +396,10 @@ def _trimmed(taken: Taken, keys: Sequence[str], window: LocalWindow) -> tuple[Ta
 
 
 class _Run:
-    """One take, cut where its local times end; times that go back count as the latest before."""
+    """Messages of one run of a stream, sent in parts that end with a local time.
+
+    A local time that goes back counts as the latest one before it.
+    """
 
     __slots__ = ("_counts", "_ends", "_keys", "_last", "_messages", "_size", "next", "taken")
 
@@ -397,7 +408,7 @@ class _Run:
         self._keys = keys
         self._last = last
         self._size = len(keys)
-        # Read when they are needed, and once: a compiled emitter makes them anew each time.
+        # Read once, when needed: a compiled emitter builds them at each access.
         self._ends: Sequence[int] = ()
         self._counts: Sequence[int] = ()
         self._messages: list[bytes] = []
@@ -409,15 +420,15 @@ class _Run:
 
     @property
     def key(self) -> str:
-        """The next one's."""
+        """Local time of the next message."""
         return self._keys[self.next]
 
     def is_of(self, module: ModuleType) -> bool:
-        """Whether the kernel made it, and knows its keys."""
+        """Return whether messages and keys are objects of the compiled engine."""
         return type(self.taken) is module.Taken and type(self._keys) is module.Column
 
     def advance(self, limit: str | None, *, inclusive: bool) -> int:
-        """Go on to where the keys before a limit end."""
+        """Move `next` behind the keys before a limit, and return it."""
         if limit is None or self._last < limit:
             self.next = self._size
         else:
@@ -426,21 +437,21 @@ class _Run:
         return self.next
 
     def count(self, first: int, end: int) -> int:
-        """How many messages these keys have."""
+        """Return the number of messages of these keys."""
         if first == 0 and end == self._size:
             return self.taken.count
         start, stop = self._span(first, end)
         return stop - start
 
     def data(self, first: int, end: int) -> Written:
-        """Their lines."""
+        """Return the lines of these keys."""
         if first == 0 and end == self._size:
             return self.taken.written
         ends = self._ends = self._ends or self.taken.ends
         return self.taken.written[ends[first - 1] if first else 0 : ends[end - 1]]
 
     def extend(self, keys: list[str], messages: list[bytes], first: int, end: int) -> None:
-        """Add a key for each message, and the messages without their line ends."""
+        """Append the messages without their line ends, and a key for each of them."""
         if not self._messages:
             self._messages = self.taken.data.split(b"\n")
         if self._size == self.taken.count:

@@ -1,4 +1,4 @@
-"""Normalized replays: one or several streams of history, merged by local time."""
+"""Normalized replays: messages, batches or tables of one or several requests."""
 
 import logging
 import warnings
@@ -33,7 +33,7 @@ S = TypeVar("S")
 
 
 class TableTypeError(TardisMachineError):
-    """A table has messages of one type, and this one is not among those of the replay."""
+    """A table was requested without a data type, or with one that the replay does not have."""
 
     def __init__(self, asked: str | None, data_types: Sequence[str]) -> None:
         which = "no data type is named" if asked is None else f"{asked!r} is not among them"
@@ -46,16 +46,17 @@ class TableTypeError(TardisMachineError):
 
 
 class NormalizedReplay(MessageReplay[Batch, M_co]):
-    """Streams of history, normalized and merged by local time; of equal times the first is first.
+    """A normalized replay of one or several requests, merged by local time.
 
-    Iterate over it, by `for` or `async for`, for typed messages, or over `batches()` for the bytes;
-    or make a table of it. Each batch takes a few milliseconds, unless `due_in` or `pending` tell
-    what it has to wait for.
+    Iterate over it, with `for` or `async for`, for typed messages, or over `batches()` for bytes;
+    or read it into a table. Messages with equal local times keep the order of the requests. A
+    batch takes a few milliseconds, unless `due_in` or `pending` say that it has to wait.
 
-    `closes_bars` ends the time bars in progress when a stream does, at its last microsecond: for
-    whoever takes history day by day. `fetched_types` are fetched as well, so that replays of some
-    of these types share the slices of all. `on_malformed` is told of each line that is left out.
-    With `warns`, symbols without a message are a `NoDataWarning`, else a line of the log.
+    `closes_bars` completes the open time bars at the last microsecond of each stream, for callers
+    that read history day by day. The channels of `fetched_types` are fetched as well, so that
+    replays of some of these types share cached slices. `on_malformed` is called in the thread that
+    iterates, with each line that is left out; an error that it raises ends the replay. With
+    `warns`, symbols without a message cause a `NoDataWarning`, otherwise they are logged.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         self._options = options
         self._refusal: OptionsError | None = None
         try:
-            options = [untrimmed(each) for each in options]
+            options = [untrimmed(option) for option in options]
         except OptionsError as error:
-            # There may be tables of it.
+            # Messages need a whole minute, tables do not: only reading messages raises this.
             self._refusal = error
         super().__init__(options, history=history, owns_history=owns_history, clock=clock)
         self._strict = strict
@@ -84,26 +85,33 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         self._fetched_types = fetched_types
         self._on_malformed = on_malformed
         self._warns = warns
-        self.data_types = tuple(dict.fromkeys(name for each in options for name in each.data_types))
+        self.data_types = tuple(
+            dict.fromkeys(name for option in options for name in option.data_types)
+        )
         self._open_all(options)
 
     def _open_all(self, options: Sequence[ReplayNormalizedOptions]) -> None:
         with self._opening():
-            self._streams = [self._open(each, options) for each in options]
+            self._streams = [self._open(option, options) for option in options]
         self._merge_all(options)
 
     def _merge_all(self, options: Sequence[ReplayNormalizedOptions]) -> None:
         self._opened = options
-        self._merge = merge(self._streams, self._schedule, [window_of(each) for each in options])
+        self._merge = merge(
+            self._streams, self._schedule, [window_of(option) for option in options]
+        )
 
     def _open(
         self, option: ReplayNormalizedOptions, options: Sequence[ReplayNormalizedOptions]
     ) -> Normalizer:
         exchange = exchanges.get(option.exchange)
         data_types = parse_all(option.data_types)
-        # Types that any option of this exchange asks for are sent from all of its streams.
+        # A type that one request of this exchange names is sent from all of its streams.
         everything = parse_all(
-            name for each in options if each.exchange == exchange.name for name in each.data_types
+            name
+            for other in options
+            if other.exchange == exchange.name
+            for name in other.data_types
         )
         fetched = sources((*data_types, *parse_all(self._fetched_types)))
         filters = exchange.filters(fetched, option.symbols, option.from_, option.to)
@@ -122,12 +130,12 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
 
     @property
     def malformed(self) -> int:
-        """Lines and messages that could not be normalized."""
+        """Number of lines and messages that could not be normalized."""
         return sum(stream.malformed for stream in self._streams)
 
     @property
     def ignored_changes(self) -> int:
-        """Book changes that came before their book's first snapshot."""
+        """Number of book changes before the first snapshot of their book."""
         return sum(stream.ignored_changes for stream in self._streams)
 
     def due_in(self) -> float:
@@ -138,7 +146,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
 
     @property
     def can_pour(self) -> bool:
-        """Whether nothing has to be put in order: the messages may go as they are made."""
+        """Whether the engine may write messages to a socket itself: there is nothing to merge."""
         return (
             len(self._streams) == 1
             and self._opened[0].window is None
@@ -147,9 +155,9 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         )
 
     def chunks(self, pour: Pour | None = None) -> Iterator[Chunk]:
-        """Replay to the end, as `batches` does, for who does nothing but send it.
+        """Yield the replay in chunks, without a copy of the engine's bytes.
 
-        With a `pour`, once it is open, each has only what was not poured out on the way.
+        With an open `pour`, a chunk has only the messages that the engine did not write to it.
         """
         if pour is not None:
             self._streams[0].pour = pour
@@ -161,7 +169,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         return super()._begin(steps)
 
     def _table_batches(self) -> Iterator[Batch]:
-        """Replay to the end, trimmed to the range that was asked for unless that is not wanted."""
+        """Return the batches of a table, trimmed to the range unless `exact` is False."""
         self._refusal = None
         if not self._begun and not self._closed:
             options = self._options
@@ -177,7 +185,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
 
     def _run(self, give: Callable[[Merged], C]) -> Iterator[C]:
         try:
-            # No name holds what was given: its memory is free for what comes next.
+            # `map` keeps no reference to a step, so its memory is free for the next one.
             yield from map(give, self._merge.steps())
             self._report_missing()
         finally:
@@ -189,26 +197,31 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     def to_arrow_batches(
         self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pa.RecordBatchReader":
-        """Read the messages of a data type as record batches of a few megabytes each.
+        """Return a reader of the messages of a data type, as record batches of a few megabytes.
 
-        The replay runs as they are read. They begin and end with the range that was asked for, to
-        the microsecond, unless it is not `exact`. `data_type` may be left out where there is one
-        only.
-        `columns` names those that are wanted, of all the messages' fields. `numbers` are "float",
-        exact as "decimal" or "text". `levels` are "nested", or a column for each price and amount:
-        "wide".
+        The replay runs while the reader is read. Unless `exact` is False, the rows begin and end
+        with the requested range, to the microsecond.
+
+        Args:
+            data_type: Data type of the rows; may be left out if the replay has only one.
+            **choice: `columns` names the fields to keep, all by default. `numbers` is "float" (the
+                default), or "decimal" or "text" for exact numbers. `levels` is "nested" (the
+                default), or "wide" for a column for each price and amount.
+
+        Raises:
+            TableTypeError: The replay does not have this data type, or has several.
         """
         layout = arrow.Layout(self._table_type(data_type), **choice)
         return arrow.reader(self._table_batches(), layout)
 
     def to_arrow(self, data_type: str | None = None, **choice: Unpack[TableOptions]) -> "pa.Table":
-        """Read all messages of a data type into an Arrow table; see `to_arrow_batches`."""
+        """Return all messages of a data type as an Arrow table; see `to_arrow_batches`."""
         return self.to_arrow_batches(data_type, **choice).read_all()
 
     def to_pandas(
         self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pd.DataFrame":
-        """Read all messages of a data type into a pandas data frame; see `to_arrow_batches`."""
+        """Return all messages of a data type as a pandas data frame; see `to_arrow_batches`."""
         for module in ("pandas", "pyarrow"):
             require(module, extra="pandas")
         frame: pd.DataFrame = self.to_arrow(data_type, **choice).to_pandas()
@@ -217,16 +230,16 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
     def to_polars(
         self, data_type: str | None = None, **choice: Unpack[TableOptions]
     ) -> "pl.DataFrame":
-        """Read all messages of a data type into a Polars data frame; see `to_arrow_batches`."""
+        """Return all messages of a data type as a Polars data frame; see `to_arrow_batches`."""
         polars = require("polars", extra="polars")
         require("pyarrow", extra="polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow(data_type, **choice))
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Let `pyarrow.table`, `polars.DataFrame`, DuckDB and others take a replay as it is."""
+        """Return the replay as an Arrow stream; called by pyarrow, Polars and DuckDB to read it."""
         layout = arrow.Layout(self._table_type(None))
-        # Some open a first stream for its schema alone: only what is read begins the replay.
+        # Some libraries open a first stream for its schema only: reading rows starts the replay.
         begun_late = (batch for source in (self._table_batches,) for batch in source())
         return arrow.reader(begun_late, layout).__arrow_c_stream__(requested_schema)
 
@@ -238,15 +251,15 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
         return asked
 
     def _report_missing(self) -> None:
-        """Name the symbols that had no message in the whole replay."""
-        met = {(each.name, symbol) for each in self._streams for symbol in each.symbols_met()}
-        asked = dict.fromkeys(
-            (each.exchange, symbol)
-            for each in self._opened
-            if each.from_ < each.to
-            for symbol in each.symbols or ()
+        """Warn about, or log, the symbols that had no message in the whole replay."""
+        with_data = {(s.name, symbol) for s in self._streams for symbol in s.symbols_met()}
+        requested = dict.fromkeys(
+            (option.exchange, symbol)
+            for option in self._opened
+            if option.from_ < option.to
+            for symbol in option.symbols or ()
         )
-        missing = [pair for pair in asked if pair not in met]
+        missing = [pair for pair in requested if pair not in with_data]
         if not missing:
             return
         warning = NoDataWarning(missing)
@@ -256,12 +269,12 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
             log.info("symbols without data", extra={"count": len(missing), "reason": str(warning)})
 
     def _report(self) -> None:
-        """Sum up what the rate-limited warnings on the way may not have told."""
+        """Log the totals of skipped lines and changes: warnings of single ones are rate-limited."""
         if self.malformed or self.ignored_changes:
             log.warning(
                 "replay left messages out",
                 extra={
-                    "exchanges": ",".join(dict.fromkeys(each.name for each in self._streams)),
+                    "exchanges": ",".join(dict.fromkeys(stream.name for stream in self._streams)),
                     "malformed": self.malformed,
                     "ignored_changes": self.ignored_changes,
                 },

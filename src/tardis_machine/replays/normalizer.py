@@ -1,4 +1,4 @@
-"""From an exchange's raw lines to normalized messages: one stream, its mapper, its emitter."""
+"""Normalization of one stream of recorded lines, run by run."""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -19,25 +19,25 @@ from tardis_machine.messages import times
 
 log = logging.getLogger(__name__)
 
-# A run is meant to take this much of a processor's time (waiting for one must not make runs ever
-# smaller), so that others on the same event loop get their turn.
+# Processor time of a run, so that other tasks of the event loop are not delayed. Wall time would
+# shrink runs on a busy machine.
 _RUN_S: Final = 0.002
-# And to give no more than this, so that it is still in the processor's cache when it is sent. Less
-# would stay nearer to it, but there is some Python to each run.
+# Output of a run, small enough to be in the processor's cache when it is sent, and large enough to
+# outweigh the Python code of a run.
 _RUN_BYTES: Final = 512 * 1024
 _MAX_LINES: Final = 8192
 _MIN_LINES: Final = 8
-# A replay begins with book snapshots, each worth hundreds of ordinary lines.
+# A replay begins with book snapshots; each takes as long as hundreds of other lines.
 _FIRST_LINES: Final = 1
-# A book's snapshot takes milliseconds by itself.
+# A line of this size is a book snapshot, which takes milliseconds: it gets a run of its own.
 _LONG_LINE: Final = 32 * 1024
-# What is not enough to be poured waits for more no longer than this.
+# Output too small to be written to the socket waits for more at most this long.
 _LEFT_S: Final = 0.25
 _NO_ERA: Final = "~"
 
 
 class NormalizeError(TardisMachineError):
-    """A line that cannot be normalized, when nothing may be left out."""
+    """A line that cannot be normalized, in a strict replay."""
 
     def __init__(self, exchange: str, channel: str, time: str, reason: str) -> None:
         super().__init__(f"{exchange}: cannot normalize a line of {channel} at {time}: {reason}")
@@ -48,7 +48,7 @@ class NormalizeError(TardisMachineError):
 
 
 class Malformed(NamedTuple):
-    """A recorded line that cannot be normalized, with the local time reached, and why."""
+    """A recorded line that cannot be normalized, with its local time and the reason."""
 
     exchange: str
     line: bytes
@@ -57,7 +57,11 @@ class Malformed(NamedTuple):
 
 
 class Normalizer:
-    """Reads one stream of lines and normalizes it, run by run."""
+    """Merge input that normalizes one stream of recorded lines with a mapper.
+
+    `on_malformed` is called in the thread that runs it, with each line that is left out. An error
+    that it raises ends the replay.
+    """
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class Normalizer:
         self._before_hidden: Taken | None = None
         self._hidden: Taken | None = None
         self.pour: Pour | None = None
-        """Where a compiled emitter may write to by itself, if that is all there is to be done."""
+        """The socket that a compiled emitter writes to, where no message needs further work."""
         self._taken_at = monotonic()
 
     def _open(self, blocks: Blocks) -> LineStream:
@@ -107,16 +111,16 @@ class Normalizer:
 
     @property
     def name(self) -> str:
-        """The exchange's."""
+        """Name of the exchange."""
         return self._exchange.name
 
     @property
     def ignored_changes(self) -> int:
-        """Book changes that came before the book's first snapshot."""
+        """Number of book changes before the first snapshot of their book."""
         return self._emitter.ignored_changes
 
     def symbols_met(self) -> list[str]:
-        """Return those of the symbols asked for that had a message."""
+        """Return the requested symbols that had a message."""
         met = self._emitter.met()
         return [
             symbol
@@ -131,20 +135,20 @@ class Normalizer:
 
     @property
     def reached(self) -> str | None:
-        """The local time that lines to come have at least, as far as they are known."""
+        """Earliest local time that later lines can have; None after the last line."""
         return self._stream.reached
 
     @property
     def failure(self) -> Exception | None:
-        """What ended it, when there was more to come."""
+        """The error that ended the stream before its last line."""
         return self._stream.failure
 
     def pending(self) -> Future[object] | None:
-        """Return the future that `read` would wait for."""
+        """Return the future of the block that `read` would wait for; None if it is there."""
         return self._stream.pending()
 
     def read(self) -> None:
-        """Take the next block; blocks while it is being fetched."""
+        """Read the next block of lines, wait for its download, and close the bars at the end."""
         if self._stream.read() or self.failure is not None or self._ends_bars_at is None:
             return
         self._emitter.begin(times.iso_us(self._ends_bars_at))
@@ -152,7 +156,7 @@ class Normalizer:
 
     @property
     def pours(self) -> bool:
-        """Whether what was made goes out by itself: nothing has to be taken yet."""
+        """Whether messages are written to the socket already, so `take` can wait."""
         return False
 
     def run(self, *, is_next: bool = False) -> None:
@@ -162,7 +166,7 @@ class Normalizer:
         first = begun = self._stream.next
         wanted = self._pace
         left = self._stream.count - first
-        # Of what is left by then, a little is not worth a run of its own.
+        # A small rest of the block is added to this run: it is not worth one of its own.
         end = self._end_of_run(first, first + (wanted if wanted + wanted // 4 < left else left))
         self._stream.next = end
         ignored = self._emitter.ignored_changes
@@ -197,12 +201,12 @@ class Normalizer:
         return taken
 
     def take_hidden(self) -> Taken | None:
-        """Control events that the client did not ask for; they follow what `take` gives."""
+        """Return the control events after those of `take` that the client did not request."""
         hidden, self._hidden = self._hidden, None
         return hidden
 
     def _end_of_run(self, first: int, end: int) -> int:
-        """Cut a run short where it would take too long, or hide what has to be told apart."""
+        """Return the end of a run: before a long line, and after a disconnect that is not sent."""
         lines = self._stream.lines
         if max(map(len, lines[first:end])) > _LONG_LINE:
             long = next(at for at in range(first, end) if len(lines[at]) > _LONG_LINE)
@@ -219,7 +223,7 @@ class Normalizer:
         return next(at for at, local in enumerate(locals_, first) if local >= self._era)
 
     def _normalize(self, first: int, end: int) -> None:
-        """Normalize these lines; what has to wait is what the stream has next."""
+        """Normalize these lines; lower `next` of the stream to the first line that has to wait."""
         lines, locals_ = self._stream.lines[first:end], self._stream.locals[first:end]
         if "" in locals_:
             self._normalize_checked(first, end)
@@ -233,13 +237,13 @@ class Normalizer:
             begin(local)
             try:
                 handle(line[MESSAGE:])
-            except Exception as error:  # noqa: BLE001 - whatever a message contains
+            except Exception as error:  # noqa: BLE001 - a line may hold anything
                 self._stream.last = local
                 self._reject(line, local, error)
         self._stream.last = locals_[-1]
 
     def _normalize_checked(self, first: int, end: int) -> None:
-        """Return the same with lines among them that are empty or have no stamp."""
+        """Normalize lines some of which are empty or have no local time."""
         stream = self._stream
         for at in range(first, end):
             if stream.locals[at]:
@@ -257,9 +261,10 @@ class Normalizer:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        """Start mappers anew, as the recorder's connection did; several in a row are one.
+        """Reset the mapper at a disconnect of the recorder; several in a row count as one.
 
-        Bars and books go on for a client that is not told of it, as the Node server has it.
+        Books and bars are reset only where the client gets disconnects, as in tardis-machine for
+        Node.js.
         """
         if self._disconnected:
             return
@@ -281,7 +286,7 @@ class Normalizer:
     def _mapper_at(self, local: str) -> Callable[[bytes], bool]:
         try:
             created = times.us_of(local)
-        except ValueError:  # digits, but no date: any era will do for what cannot be placed
+        except ValueError:  # digits, but no date: the mapper of the start is used
             created = self._start
         return self._make_mapper(created)
 
@@ -319,7 +324,7 @@ class Normalizer:
             names.append(name)
             return ()
 
-        with suppress(Exception):  # whatever the line contains
+        with suppress(Exception):  # a line may hold anything
             self._exchange.dispatch(note)(line[MESSAGE:])
         return names[0][:64] if names else "unknown"
 
@@ -346,15 +351,15 @@ class Normalizer:
 
 
 class ShapedNormalizer(Normalizer):
-    """The same with the kernel, which takes by itself the lines whose shape mappers describe.
+    """Normalizer with the compiled engine, which normalizes lines of the shapes in the mapper.
 
-    The others come to the mapper, one by one and in their order.
+    The mapper gets all other lines one by one, in order.
     """
 
     _emitter: "RunningEmitter"
     _stream: IndexedStream
     _pouring: "Pour | None" = None
-    """Where the last run could write to."""
+    """The socket that the last run could write to."""
 
     def _open(self, blocks: Blocks) -> LineStream:
         module = kernel().module
@@ -403,7 +408,7 @@ class ShapedNormalizer(Normalizer):
             first = at + 1
 
     def _take_line(self, at: int, local: str) -> None:
-        """Do with a line what the kernel left to do."""
+        """Normalize a line that the engine left to the mapper."""
         stream = self._stream
         if not local:
             self._without_time(stream.index[at])
@@ -414,29 +419,32 @@ class ShapedNormalizer(Normalizer):
         stream.last = local
         try:
             handle(stream.index.message(at))
-        except Exception as error:  # noqa: BLE001 - whatever a message contains
+        except Exception as error:  # noqa: BLE001 - a line may hold anything
             self._reject(stream.index[at], local, error)
 
 
 Framing = Literal["nothing", "chunks", "frames"]
-"""What is written around messages: chunks of HTTP around many, a WebSocket's frame around each."""
+"""Framing of messages: HTTP chunks around many, or a WebSocket frame around each."""
 
 
 class Pour(Protocol):
-    """The kernel's way to a socket, past everybody, until the socket takes no more."""
+    """Socket that the compiled engine writes messages to, until the socket is full.
+
+    All methods are called in the event loop's thread.
+    """
 
     is_open: bool
-    """Whether what is made may be written there."""
+    """Whether the engine may write messages to the socket."""
 
     position: int
-    """How many messages of the response were written down, where that is to be."""
+    """Number of messages of the response that were written to the journal, if there is one."""
 
     def journal(
         self, ring: object, provenance: bytes, position: int, renew: Callable[[], None], /
     ) -> None:
-        """Have messages written down before they are written; `renew` asks for more of the ring.
+        """Write messages to the journal's ring before the socket; `renew` requests more space.
 
-        What cannot be written down is not written, and closes it.
+        A message that does not fit the ring is not sent, and closes this socket for the engine.
         """
 
     def fileno(self) -> int:
@@ -444,39 +452,39 @@ class Pour(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether something waits that the socket did not take; nothing may follow before."""
+        """Whether bytes wait because the socket is full; they must be sent first."""
 
     @property
     def written(self) -> int:
-        """How many bytes the socket took."""
+        """Number of bytes written to the socket."""
 
     def send(self, text: Written, /) -> None:
-        """Write what was not written as it was made."""
+        """Write text that the engine did not write itself."""
 
     def resume(self) -> None:
-        """Go on with what is held."""
+        """Write the waiting bytes."""
 
     def spill(self) -> bytes:
-        """Give what is held, with what frames it, to somebody else who sends it."""
+        """Return the waiting bytes with their framing, for another writer to send."""
 
     def settle(self) -> tuple[int, int]:
-        """How many messages, and bytes of them, were written as they were made, since asked."""
+        """Return the messages, and their bytes, that the engine wrote since the last call."""
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket without closing it."""
 
 
 class RunningEmitter(engine.Emitter, Protocol):
-    """An emitter that takes lines by itself."""
+    """Emitter of the compiled engine, which reads lines without a mapper."""
 
     def run(self, lines: Index, first: int, end: int, pour: Pour | None, /) -> tuple[int, bool]:
-        """Take lines as far as each has its channel's shape; gives the first that has not.
+        """Normalize lines up to the first without a known shape; return its index and False.
 
-        What they become is poured out on the way; when that has to be waited for, the next line is
-        given, and True.
+        With an open `pour` messages are written on the way. If that has to wait for the socket,
+        return the index of the next line and True.
         """
 
 
 def normalizer_type() -> type[Normalizer]:
-    """Tell which normalizer goes with the kernel that serves."""
+    """Return the normalizer class of the engine in use."""
     return Normalizer if kernel().module is None else ShapedNormalizer
