@@ -87,7 +87,7 @@ def snapshot(last: int, bids: Any = (), asks: Any = (), **more: Any) -> dict[str
 
 
 class TestBook:
-    def test_updates_wait_for_the_snapshot_and_are_folded_into_it(self) -> None:
+    def test_updates_are_kept_and_applied_to_the_snapshot(self) -> None:
         feed = Feed(EXCHANGE, ["book_change"])
         assert feed(update(98, 99, b=[["7", "7"]])) == []
         assert feed(update(100, 101, b=[["1.0", "9"], ["3", "4"]], a=[["5", "0.000"]])) == []

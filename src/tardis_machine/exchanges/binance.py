@@ -28,7 +28,7 @@ from tardis_machine.engine.shapes import (
     Unless,
     Whole,
 )
-from tardis_machine.exchanges.base.book_joins import JoinedBook, folded
+from tardis_machine.exchanges.base.book_joins import JoinedBook, apply_updates
 from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, KernelHandler, prefixed
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
@@ -205,8 +205,8 @@ class Book(JoinedBook[DepthUpdate]):
         self._emit(
             self._symbol,
             True,
-            folded(snapshot.bids, [update.bids for update in newer]),
-            folded(snapshot.asks, [update.asks for update in newer]),
+            apply_updates(snapshot.bids, [update.bids for update in newer]),
+            apply_updates(snapshot.asks, [update.asks for update in newer]),
             None if timestamp is UNSET else time(timestamp, "depthSnapshot", "T"),
         )
         self.start(snapshot_id, newer)

@@ -39,11 +39,11 @@ from tardis_machine.exchanges.base.errors import MapperError
 from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
     JsonNumber,
-    meant_time,
     number_if_sent,
     number_or_error,
     side,
     text,
+    time_or_local,
     time_text,
 )
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
@@ -151,7 +151,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
 
     def snapshot(line: bytes) -> bool:
         book = decode_snapshot(line)
-        timestamp = meant_time(book.time, "snapshot", "time", parse_us)
+        timestamp = time_or_local(book.time, "snapshot", "time", parse_us)
         emit_snapshot(emit, book.product_id, book.bids, book.asks, timestamp)
         return True
 
@@ -198,7 +198,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
             number_if_sent(row.best_ask),
             number_if_sent(row.best_bid),
             number_if_sent(row.best_bid_size),
-            meant_time(row.time, "ticker", "time", parse_us),
+            time_or_local(row.time, "ticker", "time", parse_us),
         )
         return True
 

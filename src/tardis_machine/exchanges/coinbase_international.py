@@ -25,11 +25,11 @@ from tardis_machine.exchanges.base.errors import MapperError
 from tardis_machine.exchanges.base.exchange import Exchange, MapperContext, one_era
 from tardis_machine.exchanges.base.fields import (
     JsonNumber,
-    meant_time,
     number_if_sent,
     number_or_error,
     side_or_unknown,
     symbol,
+    time_or_local,
     time_text,
 )
 from tardis_machine.exchanges.base.subscriptions import fields, subscriptions
@@ -98,7 +98,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
             if book.bids is UNSET or book.asks is UNSET:
                 raise MapperError("LEVEL2", "a snapshot without levels")
             product = symbol(book.product_id, "LEVEL2")
-            timestamp = meant_time(book.time, "LEVEL2", "time", cut_ms)
+            timestamp = time_or_local(book.time, "LEVEL2", "time", cut_ms)
             emit_snapshot(emit_levels, product, book.bids, book.asks, timestamp)
         elif book.type == _UPDATE:
             if book.changes is UNSET:
@@ -137,7 +137,7 @@ def _book_tickers(context: MapperContext) -> ChannelHandlers:
             number_if_sent(row.ask_price),
             number_if_sent(row.bid_price),
             number_if_sent(row.bid_qty),
-            meant_time(row.time, "LEVEL1", "time", cut_ms),
+            time_or_local(row.time, "LEVEL1", "time", cut_ms),
         )
         return True
 

@@ -26,7 +26,7 @@ from tardis_machine.engine.shapes import (
     TakerSide,
     Whole,
 )
-from tardis_machine.exchanges.base.book_joins import JoinedBook, amended
+from tardis_machine.exchanges.base.book_joins import JoinedBook, overwrite_levels
 from tardis_machine.exchanges.base.channels import ChannelHandlers, KernelHandler, keyed, named
 from tardis_machine.exchanges.base.dialect import (
     ConnectionContext,
@@ -227,8 +227,8 @@ def _joined_book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             pair,
             True,
-            amended(row.bids or (), [update.new_bids for update in newer]),
-            amended(row.asks or (), [update.new_asks for update in newer]),
+            overwrite_levels(row.bids or (), [update.new_bids for update in newer]),
+            overwrite_levels(row.asks or (), [update.new_asks for update in newer]),
             None if row.snapshot_time is UNSET else time(row.snapshot_time, "book", "update"),
         )
         book.start(snapshot_id, newer)

@@ -35,7 +35,7 @@ from tardis_machine.engine.shapes import (
     Symbol,
     TakerSide,
 )
-from tardis_machine.exchanges.base.book_joins import amended
+from tardis_machine.exchanges.base.book_joins import overwrite_levels
 from tardis_machine.exchanges.base.channels import (
     AllHandlers,
     ChannelHandlers,
@@ -298,8 +298,12 @@ def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             symbol,
             True,
-            amended(content.bids, [each.bids for each in newer if each.bids not in _EMPTY]),
-            amended(content.asks, [each.asks for each in newer if each.asks not in _EMPTY]),
+            overwrite_levels(
+                content.bids, [each.bids for each in newer if each.bids not in _EMPTY]
+            ),
+            overwrite_levels(
+                content.asks, [each.asks for each in newer if each.asks not in _EMPTY]
+            ),
             time(message.timestamp, "mbp", "ts"),
         )
         book.snapshot_id = content.last_id

@@ -31,7 +31,11 @@ from tardis_machine.engine.shapes import (
     TextId,
     UpdateGate,
 )
-from tardis_machine.exchanges.base.book_joins import JoinedBook, amended, spliced
+from tardis_machine.exchanges.base.book_joins import (
+    JoinedBook,
+    apply_numeric_updates,
+    overwrite_levels,
+)
 from tardis_machine.exchanges.base.channels import (
     ChannelHandlers,
     Handler,
@@ -234,8 +238,8 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             symbol,
             True,
-            amended(content.bids or (), [_priced(each.changes.bids) for each in newer]),
-            amended(content.asks or (), [_priced(each.changes.asks) for each in newer]),
+            overwrite_levels(content.bids or (), [_priced(each.changes.bids) for each in newer]),
+            overwrite_levels(content.asks or (), [_priced(each.changes.asks) for each in newer]),
             None,
         )
         book.start(snapshot_id, newer)
@@ -423,8 +427,8 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             symbol,
             True,
-            spliced(content.bids or (), [bids for bids, _ in changes]),
-            spliced(content.asks or (), [asks for _, asks in changes]),
+            apply_numeric_updates(content.bids or (), [bids for bids, _ in changes]),
+            apply_numeric_updates(content.asks or (), [asks for _, asks in changes]),
             None,
         )
         book.start(snapshot_id, newer)

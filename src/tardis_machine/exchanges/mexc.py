@@ -10,7 +10,7 @@ from msgspec.json import Decoder
 
 from tardis_machine.bounded import BoundedDefaultDict, BoundedDict
 from tardis_machine.engine import AMOUNTS_FIRST, Objects
-from tardis_machine.exchanges.base.book_joins import JoinedBook, spliced
+from tardis_machine.exchanges.base.book_joins import JoinedBook, apply_numeric_updates
 from tardis_machine.exchanges.base.channels import ChannelHandlers, Handler, keyed, named, prefixed
 from tardis_machine.exchanges.base.dialect import (
     DAY_S,
@@ -172,8 +172,8 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             message.symbol,
             True,
-            spliced(content.bids, [_pairs(update.bids) for update in newer]),
-            spliced(content.asks, [_pairs(update.asks) for update in newer]),
+            apply_numeric_updates(content.bids, [_pairs(update.bids) for update in newer]),
+            apply_numeric_updates(content.asks, [_pairs(update.asks) for update in newer]),
             time(content.timestamp, "depth.snapshot", "timestamp"),
         )
         book.start(snapshot_id, newer)
@@ -322,8 +322,8 @@ def _futures_book_changes(context: MapperContext) -> ChannelHandlers:
         emit(
             message.symbol,
             True,
-            spliced(content.bids, [_decode_rows(update.bids) for update in newer]),
-            spliced(content.asks, [_decode_rows(update.asks) for update in newer]),
+            apply_numeric_updates(content.bids, [_decode_rows(update.bids) for update in newer]),
+            apply_numeric_updates(content.asks, [_decode_rows(update.asks) for update in newer]),
             time(content.timestamp, "push.depth.snapshot", "timestamp"),
         )
         book.start(snapshot_id, newer)

@@ -210,17 +210,17 @@ class _Indexes(BoundedDict[str, JsonNumber]):
         return number_if_not_empty(self.get(perpetual))
 
 
-def _of_perpetuals(take: Callable[[str, M], None]) -> Callable[[M], bool]:
+def _of_perpetuals(emit_row: Callable[[str, M], None]) -> Callable[[M], bool]:
     """Return a handler that ignores spot markets, which tickers use as index prices only."""
 
-    def take_message(message: M) -> bool:
+    def map_message(message: M) -> bool:
         market = message.data.symbol
         if market is None or not market.startswith("PERP_"):
             return False
-        take(market, message)
+        emit_row(market, message)
         return True
 
-    return take_message
+    return map_message
 
 
 def _old_derivative_tickers(context: MapperContext) -> ChannelHandlers:
@@ -361,7 +361,7 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
     decode = Decoder(_BookMessage).decode
     books = _books(context)
 
-    def take(message: _BookMessage) -> bool:
+    def apply(message: _BookMessage) -> bool:
         row = message.data
         # REST answers contain neither symbol nor time.
         named_in_topic = message.topic.partition("@")[2].partition("@")[0]
@@ -375,12 +375,12 @@ def _book_changes(context: MapperContext) -> ChannelHandlers:
         return True
 
     def update(line: bytes) -> bool:
-        return take(decode(line))
+        return apply(decode(line))
 
     def snapshot(line: bytes) -> bool:
         message = decode(line)
-        # The stream's own whole books are another channel.
-        return message.generated and take(message)
+        # Books without `generated` come from the stream, and belong to another channel.
+        return message.generated and apply(message)
 
     return named({"orderbookupdate": update, "orderbook": snapshot}, separator="@")
 

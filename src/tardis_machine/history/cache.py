@@ -173,7 +173,7 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.mark_verified(temporary, named=path)
             # Pinned before the rename: another thread could evict the file between both.
-            self._pins.add(path, found_at=temporary)
+            self._pins.add(path, current_path=temporary)
         except OSError as error:
             raise CacheError(path, error) from None
         try:
@@ -236,7 +236,7 @@ class Cache:
             os.close(top)
 
     def mark_verified(self, path: Path, *, named: Path | None = None) -> None:
-        """Record that a file, to be `named` so, was read to its end without an error."""
+        """Record that a file, which a rename will call `named`, was read without an error."""
         status = path.stat()
         with self._lock:
             self._verified[named or path] = (status.st_size, status.st_mtime_ns)

@@ -46,9 +46,9 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pinned)
 
-    def add(self, path: Path, *, found_at: Path | None = None) -> None:
-        """Pin a file; each call needs one `remove`. `found_at` is its name before a rename."""
-        size = file_size(found_at or path)
+    def add(self, path: Path, *, current_path: Path | None = None) -> None:
+        """Pin a file, which is at `current_path` until a rename; each call needs one `remove`."""
+        size = file_size(current_path or path)
         with self._lock:
             pin = self._pinned.get(path)
             if pin is None:

@@ -44,7 +44,7 @@ class WindowsCache(Cache):
                 file.writelines(chunks)
             verify(temporary)
             self.mark_verified(temporary, named=path)
-            self._pins.add(path, found_at=temporary)
+            self._pins.add(path, current_path=temporary)
             temporary.replace(path)
         except OSError as error:
             self.unpin(path)

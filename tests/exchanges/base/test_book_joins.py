@@ -3,7 +3,11 @@ import pytest
 
 from tardis_machine.engine import create
 from tardis_machine.exchanges import BookGapError, MapperError
-from tardis_machine.exchanges.base.book_joins import JoinedBook, amended, folded
+from tardis_machine.exchanges.base.book_joins import (
+    JoinedBook,
+    apply_updates,
+    overwrite_levels,
+)
 from tardis_machine.exchanges.base.errors import LostUpdateError
 from tardis_machine.exchanges.base.exchange import MapperContext
 
@@ -37,7 +41,7 @@ def last_ids(updates: list[Update]) -> list[int]:
     return [update.last_id for update in updates]
 
 
-def test_updates_are_kept_until_the_snapshot_and_those_it_lacks_are_given() -> None:
+def test_updates_newer_than_the_snapshot_are_returned() -> None:
     joined = book()
     for number in range(1, 6):
         assert not joined.accept(Update(number, number))
@@ -142,19 +146,19 @@ def test_a_loss_among_kept_updates_is_noticed_where_ids_are_checked() -> None:
     assert last_ids(careless.updates_after(3)) == [4, 5, 7, 8]
 
 
-def test_updates_are_folded_into_the_levels_that_a_snapshot_has() -> None:
+def test_updates_are_applied_to_levels_of_the_snapshot() -> None:
     levels = [["99", "1"], ["98", "2", "more"], ["97", None]]
     updates = [
         msgspec.Raw(b'[["99","0"],["96","5"],["95","0.00"]]'),
         [["98", 7], ["96", "6", 0]],
     ]
-    assert folded(levels, updates) == [("98", 7), ("97", 0), ("96", "6")]
+    assert apply_updates(levels, updates) == [("98", 7), ("97", 0), ("96", "6")]
 
 
-def test_removed_levels_stay_in_an_amended_snapshot() -> None:
+def test_removed_levels_stay_in_overwritten_levels() -> None:
     levels = [["99", "1"], ["98", "2", "more"], ["98", "3"], ["97", None]]
     updates = [msgspec.Raw(b'[["99","0"],["96","5"]]'), [["98", 7], ["96", "6", 0]]]
-    assert amended(levels, updates) == [
+    assert overwrite_levels(levels, updates) == [
         ("99", "0"),
         ("98", 7),
         ("98", "3"),
@@ -166,8 +170,8 @@ def test_removed_levels_stay_in_an_amended_snapshot() -> None:
 @pytest.mark.parametrize("levels", [[["1"]], [[]], [7], [None]])
 def test_levels_without_price_and_amount_are_malformed(levels: list[list[str]]) -> None:
     with pytest.raises(MapperError, match="a level without price and amount"):
-        folded(levels, [])
+        apply_updates(levels, [])
     with pytest.raises(MapperError, match="a level without price and amount"):
-        folded([], [levels])
+        apply_updates([], [levels])
     with pytest.raises(MapperError, match="a level without price and amount"):
-        amended(levels, [])
+        overwrite_levels(levels, [])

@@ -9,7 +9,7 @@ levels, or sent after it. A `JoinedBook` only checks and keeps updates; the mapp
 
     if not book.has_snapshot:
         newer = book.updates_after(snapshot.id)
-        bids = folded(snapshot.bids, [update.bids for update in newer])
+        bids = apply_updates(snapshot.bids, [update.bids for update in newer])
         ...
         emitter.book_change(...)
         book.start(snapshot.id, newer)
@@ -186,7 +186,7 @@ class JoinedBook(Generic[U]):
             log.debug("book snapshot and updates do not join", extra={"symbol": self._symbol})
 
 
-def folded(
+def apply_updates(
     levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
 ) -> list[tuple[_Price, _Price]]:
     """Return a snapshot's levels with updates applied, by prices compared as they are written.
@@ -207,7 +207,7 @@ def folded(
     return list(by_price.items())
 
 
-def amended(
+def overwrite_levels(
     levels: Iterable[Level], updates: Iterable[Raw | Iterable[Level]]
 ) -> list[tuple[_Price, _Price]]:
     """Return a snapshot's levels with updates applied; removed levels stay, with amount 0.
@@ -230,7 +230,7 @@ def amended(
     return pairs
 
 
-def spliced(
+def apply_numeric_updates(
     levels: Iterable[Level], updates: Iterable[Iterable[Level]]
 ) -> list[tuple[Number, Any]]:
     """Return a snapshot's levels with updates applied, by prices compared as numbers.

@@ -96,7 +96,7 @@ def time_text(value: str | UnsetType | None, channel: str, field: str) -> str:
     return value
 
 
-def meant_time(
+def time_or_local(
     value: str | UnsetType | None, channel: str, field: str, parse: Callable[[str], TimeValue]
 ) -> TimeValue | None:
     """Return a parsed ISO time; None, for the local time, if it is missing or before 1970.
