@@ -234,5 +234,5 @@ def test_what_cannot_be_opened_is_refused_by_its_flag(
     (tmp_path / "file.ndjson").touch()
     done = run("publish", "--file-path", str(tmp_path / "events"), flag, str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith(f"tardis-machine publish: {flag} '{tmp_path}': expected")
+    assert done.stderr.startswith(f"tardis-machine publish: {flag} '{tmp_path}': cannot be read")
     assert "Is a directory" in done.stderr
