@@ -265,7 +265,7 @@ def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
     decode_snapshot = Decoder(_SnapshotMessage).decode
     emit = context.emitter.book_change
     books = BoundedDefaultDict[str, _RequestedBook](lambda _: _RequestedBook())
-    continuity = UpdateIds("mbp", checks_ids=context.checks_ids)
+    update_ids = UpdateIds("mbp", checks_ids=context.checks_ids)
 
     def update(symbol: str, line: bytes) -> bool:
         if not line.startswith(_MARKET) and find(line, ("rep",)) is not None:
@@ -278,7 +278,7 @@ def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
             return True
         if context.checks_ids and tick.last_id <= book.snapshot_id:
             return True
-        if not continuity.follow(symbol, tick.previous_id, tick.last_id):
+        if not update_ids.follow(symbol, tick.previous_id, tick.last_id):
             return True
         if tick.bids not in _EMPTY or tick.asks not in _EMPTY:
             emit(symbol, False, tick.bids, tick.asks, time(message.timestamp, "mbp", "ts"))
@@ -307,7 +307,7 @@ def _requested_book_changes(context: MapperContext) -> ChannelHandlers:
             time(message.timestamp, "mbp", "ts"),
         )
         book.snapshot_id = content.last_id
-        continuity.start(symbol, newer[-1].last_id if newer else content.last_id)
+        update_ids.start(symbol, newer[-1].last_id if newer else content.last_id)
         return True
 
     return _handlers_of("market", {"mbp": update})

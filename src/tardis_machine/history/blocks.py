@@ -85,6 +85,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _zstd_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the decompressed frames of a zstd file; raise CorruptSliceError if one is bad."""
     # The decompressor does not report a file that ends in the middle of a frame.
     yield from _check_zstd_frames(path, file)
     file.seek(0)
@@ -133,6 +134,7 @@ def _check_zstd_frames(path: Path, file: BinaryIO) -> Iterator[bytes]:
 def _zstd_frame_end(
     path: Path, file: BinaryIO, position: int, length: int, steps: Iterator[int]
 ) -> Generator[bytes, None, int]:
+    """Return the end of a frame's blocks; yield an empty chunk every few thousand headers."""
     while position < length:
         if next(steps) % _BLOCKS_PER_STEP == 0:
             yield b""
@@ -148,6 +150,7 @@ def _zstd_frame_end(
 
 
 def _gzip_chunks(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the decompressed members of a gzip file; raise CorruptSliceError if one is bad."""
     data = file.read(_READ_BYTES)
     if not data:
         raise CorruptSliceError(path, "the file is empty")

@@ -46,6 +46,7 @@ def served_minutes(
 
 
 def _gap(file: Iterable[bytes], border: bytes) -> _Gap:
+    """Return the stamps around a border, and whether a disconnect is between them."""
     before, has_disconnect = b"", False
     for block in file:
         last = last_stamp(block)

@@ -169,6 +169,7 @@ class Cache:
             raise CacheError(path, error) from None
 
     def _publish(self, temporary: Path, folder: int, path: Path) -> None:
+        """Pin a verified file and rename it to its path, where readers find it."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.mark_verified(temporary, named=path)
@@ -351,6 +352,7 @@ class Coverage:
         return limit
 
     def _list(self, hour: int) -> None:
+        """List the slices that may cover an hour: those that start up to a day before it."""
         first = hour - LONGEST_SLICE // 60
         if self._listed_from <= hour and first < self._listed_to:
             first = self._listed_to

@@ -125,6 +125,7 @@ class Fetches:
             del self._shared[fetch.key]
 
     def _work(self) -> None:
+        """Serve queued fetches in a thread of its own, until `_next` returns None."""
         while (fetch := self._next()) is not None:
             fetched: list[FetchedSlice] = []
             try:
@@ -150,6 +151,10 @@ class Fetches:
             self._cache.unpin(fetched_slice.cached.path)
 
     def _next(self) -> Fetch | None:
+        """Return the next fetch, of each replay in turn; None if the thread must end.
+
+        It ends after `_IDLE_S` seconds without a fetch, or after `close`.
+        """
         with self._changed:
             while not self._waiting:
                 self._idle += 1

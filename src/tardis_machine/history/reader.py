@@ -268,6 +268,7 @@ class HistoryReader:
     # that a wrong key or a day without data fails before a response begins.
 
     def _open(self) -> None:
+        """Start the fetch of the first and last missing minute, if any; runs in the pool."""
         end = self._end_due()
         first = self._first_missing(end)
         if first is None:
@@ -303,6 +304,7 @@ class HistoryReader:
         return None
 
     def _last_missing(self, first: int, end: int) -> int:
+        """Return the last minute before `end` that no file covers; `first` is known to be one."""
         minute = end - 1
         while minute > first:
             # A day at a time bounds the memory of a replay of years that is mostly cached.
@@ -315,6 +317,7 @@ class HistoryReader:
         return first
 
     def _next_wait(self) -> Future[object] | None:
+        """Advance without waiting; return the future that the next block waits for, if any."""
         waits: Future[object]
         if not self._opening.done():
             waits = self._opening  # type: ignore[assignment]
@@ -370,6 +373,7 @@ class HistoryReader:
         return None
 
     def _plan(self) -> None:
+        """Plan segments up to `max_slices` ahead, and start to verify the files of the first."""
         end_due = self._end_due()
         while self._planned < self._end and len(self._segments) < self._max_slices:
             cached = self._coverage.at(self._planned)
@@ -490,6 +494,7 @@ class HistoryReader:
         raise ReaderClosedError("the replay was closed before its end")
 
     def _has_room(self, minutes: int) -> bool:
+        """Return whether the cache's limit leaves room to fetch more minutes ahead."""
         if self._fetches is None or self._cache.max_bytes is None:
             return True
         expected = self._fetches.expected_bytes() + minutes * self._bytes_per_minute
@@ -525,6 +530,7 @@ class HistoryReader:
         return None
 
     def _use_fetched(self, segment: _Segment, fetch: Fetch) -> None:
+        """Set a segment's file from its fetch; add a segment for minutes that the file lacks."""
         fetched = fetch.future.result()[0]
         segment.cached = fetched.cached
         if fetched.cached.end < segment.end:
@@ -545,6 +551,7 @@ class HistoryReader:
         self._bytes_per_minute = max(self._bytes_per_minute, per_minute)
 
     def _suggested(self, fetched: FetchedSlice) -> int:
+        """Return the minutes of the next request: 1 without filters, else the API's suggestion."""
         if self._request.filters == "[]":
             return 1
         return fetched.suggested_minutes or self._slice_minutes
@@ -586,6 +593,7 @@ class HistoryReader:
     # Reading: the blocks of the first segment.
 
     def _open_segment(self, segment: _Segment) -> None:
+        """Start to read a segment's file, after the lines that were delivered already."""
         if segment.cached is None:
             if segment.fetch is not None:
                 segment.fetch.future.result()
@@ -601,6 +609,10 @@ class HistoryReader:
             self._stamp_range = StampRange(stamp_of(segment.start), stamp_of(segment.end))
 
     def _read(self, segment: _Segment) -> bytes:
+        """Return the next block of a segment, maybe empty; finish the segment at its end.
+
+        A file that cannot be read is fetched again.
+        """
         if self._blocks is None:
             return b""
         try:
@@ -675,6 +687,7 @@ class HistoryReader:
         raise ReaderClosedError("the replay was closed before its end")
 
     def _release_segment(self, segment: _Segment) -> None:
+        """Release a segment's fetch, or unpin its file."""
         with self._lock:
             fetch, cached, fallback = segment.fetch, segment.cached, segment.fallback
             segment.fetch = segment.cached = segment.fallback = None

@@ -33,7 +33,7 @@ message, which is counted or ends the replay.
 class SharedDecoder(NamedTuple, Generic[T]):
     """The handler of a channel that several data types read: one decoder, a `map` for each type.
 
-    All types of the channel must have the same decoder, which is called once a line.
+    All types of the channel must have the same decoder. It is called once for each line.
     """
 
     decode: Callable[[bytes], T]
