@@ -39,7 +39,7 @@ async def test_leaving_politely_is_no_failure(door: Door, body: bytes, read: Rea
 
 
 @each_client
-async def test_a_server_that_stops_says_so(opened: Open, read: Reader) -> None:
+async def test_stopping_server_closes_with_1001(opened: Open, read: Reader) -> None:
     door = opened("--sample-data")
     reading = asyncio.ensure_future(read(door.ws(PATH, ENDLESS), SLOW, lambda: None))
     await asyncio.to_thread(

@@ -49,7 +49,7 @@ class Market:
         return {"stream": f"{self.symbol.lower()}@depth@0ms", "data": data}
 
     def snapshot(self) -> dict[str, Any]:
-        """Give the book as REST does."""
+        """Return the book as the REST server does."""
         bids = [[price, amount] for price, amount in self.book.items()]
         stamp = BASE_MS + self.last_id
         return {"lastUpdateId": self.last_id, "T": stamp, "bids": bids, "asks": []}

@@ -79,7 +79,7 @@ def test_user_agent_that_no_header_can_hold_is_refused(agent: str) -> None:
         LiveConfig(live_user_agent=agent).validate()
 
 
-async def test_what_came_before_a_close_is_sent_before_the_disconnect(
+async def test_messages_before_a_close_are_sent_before_the_disconnect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tardis_machine.live.inbox._STEP_S", 0.0)  # a frame a step: a busy machine
@@ -94,7 +94,7 @@ async def test_what_came_before_a_close_is_sent_before_the_disconnect(
     assert [each["type"] for each in found] == ["trade"] * count + ["disconnect"]
 
 
-async def test_an_answer_that_comes_too_late_loses_nothing_that_came_before_the_end(
+async def test_failed_ping_or_pong_loses_no_message_before_the_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def too_late(*_: object) -> None:
@@ -119,7 +119,7 @@ async def test_an_answer_that_comes_too_late_loses_nothing_that_came_before_the_
     assert not [each for each in caplog.records if each.exc_info]
 
 
-async def test_an_impatient_client_does_not_have_the_exchange_flooded_with_pings() -> None:
+async def test_pings_with_a_tiny_timeout_keep_their_least_interval() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "binance-futures", ["liquidation"], ["BTCUSDT"], timeoutIntervalMS=1),
@@ -130,7 +130,7 @@ async def test_an_impatient_client_does_not_have_the_exchange_flooded_with_pings
         assert exchange.waiting() == 0  # of a channel that is quiet by nature
 
 
-async def test_one_that_answers_pings_is_never_called_silent() -> None:
+async def test_connection_that_answers_pings_is_not_stale() -> None:
     impatient = LiveConfig(live_silence_s=0.4)
     async with (
         ScriptedExchange() as exchange,
@@ -150,7 +150,7 @@ async def test_one_that_answers_pings_is_never_called_silent() -> None:
 @pytest.mark.parametrize(
     ("name", "symbol"), [("okex-swap", "BTC-USDT-SWAP"), ("bitget", "BTCUSDT")]
 )
-async def test_pings_that_are_text_are_sent_and_their_answers_are_signs_of_life(
+async def test_text_pings_are_sent_and_their_answers_count_as_signs_of_life(
     name: str, symbol: str
 ) -> None:
     config = LiveConfig(live_silence_s=1.0)
@@ -168,7 +168,7 @@ async def test_pings_that_are_text_are_sent_and_their_answers_are_signs_of_life(
         assert "no sign of life" in (await reader.next())["details"]
 
 
-def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
+def test_stream_left_at_the_end_of_its_event_loop_leaves_no_socket_open(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def leave() -> None:
@@ -186,7 +186,7 @@ def test_a_stream_that_is_left_when_its_loop_ends_leaves_nothing_open(
     assert not [each for each in caplog.records if "Unclosed" in each.getMessage()]
 
 
-async def test_a_second_loop_over_a_stream_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_loop_over_a_stream_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedExchange() as exchange:
         monkeypatch.setenv("WSS_URL_BITMEX", exchange.ws_url)
         async with (
@@ -207,7 +207,7 @@ async def test_a_second_loop_over_a_stream_is_an_error(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_stream_that_stops_while_a_connection_ends_leaves_none_open(turns: int) -> None:
+async def test_stream_stopped_while_a_connection_ends_leaves_no_socket_open(turns: int) -> None:
     async with ScriptedExchange() as exchange:
         hub = Hub(QUICK, environ=environ_of(exchange, "bitmex"))
         async with streaming(None, "bitmex", ["trade"], hub=hub):

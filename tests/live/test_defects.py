@@ -97,7 +97,7 @@ async def test_d04_subscriptions_wait_for_the_answer_to_a_login() -> None:
 
 
 async def _accept_and_note(exchange: ScriptedExchange, times: int) -> list[float]:
-    """Close whatever connects; give the pauses between connections."""
+    """Close each connection; return the pauses between them."""
     at = []
     for _ in range(times):
         peer = await exchange.accepted()
@@ -106,7 +106,7 @@ async def _accept_and_note(exchange: ScriptedExchange, times: int) -> list[float
     return [later - earlier for earlier, later in pairwise(at)]
 
 
-async def test_d05_a_server_that_accepts_and_closes_is_left_alone_for_longer_each_time() -> None:
+async def test_d05_pauses_double_when_a_server_accepts_and_closes() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "bitmex", ["trade"], config=SLOWER) as reader,
@@ -118,7 +118,7 @@ async def test_d05_a_server_that_accepts_and_closes_is_left_alone_for_longer_eac
     assert [each["subSequentErrorsCount"] for each in errors] == [1, 2, 3, 4]
 
 
-async def test_d06_a_greeting_is_not_data_that_ends_a_row_of_failures() -> None:
+async def test_d06_greeting_does_not_reset_the_backoff() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "bitmex", ["trade"], config=SLOWER) as reader,
@@ -152,9 +152,7 @@ async def test_d06_one_refused_symbol_is_reported_and_the_others_go_on() -> None
     ("name", "told"),
     [("bybit", "error:handler not found,topic:{}"), ("bybit-spot", "Invalid symbol :[{}]")],
 )
-async def test_d06_topics_that_are_refused_with_another_are_asked_for_again(
-    name: str, told: str
-) -> None:
+async def test_d06_topics_refused_with_another_are_subscribed_again(name: str, told: str) -> None:
     """Bybit refuses a whole message for one topic in it."""
     async with (
         ScriptedExchange() as exchange,
@@ -177,7 +175,7 @@ async def test_d06_topics_that_are_refused_with_another_are_asked_for_again(
         assert exchange.waiting() == 0
 
 
-async def test_d06_products_that_are_refused_with_another_are_asked_for_again() -> None:
+async def test_d06_products_refused_with_another_are_subscribed_again() -> None:
     """Coinbase refuses a whole message for one product in it."""
     async with (
         ScriptedExchange() as exchange,
@@ -197,7 +195,7 @@ async def test_d06_products_that_are_refused_with_another_are_asked_for_again() 
         assert exchange.waiting() == 0
 
 
-async def test_d06_streams_that_are_refused_with_another_are_asked_for_again() -> None:
+async def test_d06_streams_refused_with_another_are_subscribed_again() -> None:
     """Gemini refuses a whole message for one stream in it."""
     async with (
         ScriptedExchange() as exchange,
@@ -215,7 +213,7 @@ async def test_d06_streams_that_are_refused_with_another_are_asked_for_again() -
         assert exchange.waiting() == 0
 
 
-async def test_the_answer_to_a_subscription_is_no_book_that_cannot_be_read() -> None:
+async def test_answer_to_a_subscription_is_not_a_malformed_book() -> None:
     """Crypto.com names the channel in it, where its messages do."""
     row = {"bids": [["1", "2", "1"]], "asks": [], "t": 1770000000000, "u": 7}
     book = {"instrument_name": "SOLUSD-PERP", "channel": "book", "data": [row]}
@@ -237,7 +235,7 @@ def test_d07_digits_in_a_text_are_not_a_rate_limit() -> None:
     assert RateLimitError("https://x", 429, 7).retry_after_s == 7
 
 
-async def test_d08_a_quiet_stream_is_not_torn_down_for_ever() -> None:
+async def test_d08_limit_of_silence_doubles_for_a_stream_with_rare_data() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "binance-futures", ["liquidation"], [BTC], timeoutIntervalMS=100),
@@ -260,7 +258,7 @@ async def test_d08_a_quiet_stream_is_not_torn_down_for_ever() -> None:
     assert lives[3] > 0.8
 
 
-async def test_d08_a_dead_channel_beside_a_busy_one_is_noticed() -> None:
+async def test_d08_dead_channel_beside_a_busy_one_ends_the_connection() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(
@@ -286,7 +284,7 @@ async def test_d08_a_dead_channel_beside_a_busy_one_is_noticed() -> None:
         await asyncio.gather(trading, return_exceptions=True)
 
 
-async def test_d08_an_exchange_that_answers_nothing_at_all_is_given_up() -> None:
+async def test_d08_exchange_without_any_answer_is_reconnected() -> None:
     config = LiveConfig(live_reconnect_s=0.02, live_silence_s=0.5)
     async with (
         ScriptedExchange() as exchange,
@@ -314,7 +312,7 @@ async def test_d09_a_consumer_that_pauses_keeps_its_connection() -> None:
         assert exchange.waiting() == 0
 
 
-async def test_d10_local_time_is_that_of_the_arrival() -> None:
+async def test_d10_local_time_is_the_time_of_arrival() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "bitmex", ["trade"]) as reader,
@@ -365,7 +363,7 @@ async def test_d12_a_cut_connection_resets_its_own_state_only() -> None:
         market.cut()
         await reader.until("disconnect")
         again = await reader.until("book_change")
-        assert again["isSnapshot"]  # whoever dropped all books has this one again
+        assert again["isSnapshot"]  # a client that dropped all books gets this one again
         assert again["bids"] == [{"price": 99, "amount": 1}, {"price": 100, "amount": 2}]
         assert (await exchange.accepted()).path == "/market/stream"
         await public.send(depth(102, 102, 101, ["100", "3"]))
@@ -385,7 +383,7 @@ async def test_d13_pollers_report_what_fails() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ['"ws://127.0.0.1:99999"', '"ws://[::1"', '"\udcff"', "7"])
-async def test_an_address_that_is_none_is_asked_for_again(endpoint: str) -> None:
+async def test_answer_without_an_address_is_requested_again(endpoint: str) -> None:
     made = f'{{"data":{{"token":"x","instanceServers":[{{"endpoint":{endpoint}}}]}}}}'
     body = made.encode(errors="surrogateescape")
     async with ScriptedExchange() as exchange:
@@ -399,7 +397,7 @@ async def test_an_address_that_is_none_is_asked_for_again(endpoint: str) -> None
         await hub.close()
 
 
-async def test_an_answer_that_is_no_text_is_asked_for_again() -> None:
+async def test_answer_that_is_not_text_is_requested_again() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "kucoin-futures", ["book_change"], ["XBTUSDTM"]) as reader,
@@ -412,7 +410,7 @@ async def test_an_answer_that_is_no_text_is_asked_for_again() -> None:
             assert "utf-8" in (await reader.until("error"))["details"]
 
 
-async def test_d14_books_of_quiet_symbols_are_asked_for() -> None:
+async def test_d14_snapshots_of_quiet_symbols_are_requested() -> None:
     symbols = [f"S{number}USDT" for number in range(30)]
     async with (
         ScriptedExchange() as exchange,
@@ -461,7 +459,7 @@ async def test_d16_a_symbol_whose_snapshot_fails_is_tried_again_alone() -> None:
         assert len(asked) == 1
 
 
-async def test_an_answer_without_end_is_not_kept() -> None:
+async def test_answer_over_the_size_limit_is_dropped() -> None:
     sent = 0
 
     async def endless(request: web.Request) -> web.StreamResponse:
@@ -490,7 +488,7 @@ async def test_an_answer_without_end_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"", b"null", b"[]", b"<html>"])
-async def test_d16_a_snapshot_that_is_none_is_asked_for_again_alone(bad: bytes) -> None:
+async def test_d16_malformed_snapshot_is_requested_again_alone(bad: bytes) -> None:
     answers = iter([web.Response(body=bad)])
     good = depth_snapshot(100, ["99", "1"])
     async with (
@@ -505,7 +503,7 @@ async def test_d16_a_snapshot_that_is_none_is_asked_for_again_alone(bad: bytes) 
         assert not peer.ended.is_set()
 
 
-async def test_d16_a_snapshot_of_another_symbol_is_asked_for_again() -> None:
+async def test_d16_snapshot_of_another_symbol_is_requested_again() -> None:
     other = {"lastUpdateId": 100, "symbol": "ETHUSDT", "bids": [["1", "1"]], "asks": []}
     answers = iter([web.json_response(other)])
     good = depth_snapshot(100, ["99", "1"])
@@ -543,7 +541,7 @@ async def test_d17_a_snapshot_that_does_not_join_is_fetched_again_for_its_symbol
         assert sum("ETHUSDT" in each for each in exchange.requests) == 1
 
 
-async def test_d18_a_lost_update_gets_the_book_its_snapshot_again() -> None:
+async def test_d18_lost_update_requests_the_snapshot_again() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(
@@ -568,7 +566,7 @@ async def test_d18_a_lost_update_gets_the_book_its_snapshot_again() -> None:
         assert exchange.waiting() == 0
 
 
-async def test_d18_books_that_come_in_the_stream_are_subscribed_anew() -> None:
+async def test_d18_books_without_rest_snapshots_are_subscribed_again() -> None:
     """An update that is no message may have been any: the connection starts anew."""
     async with (
         ScriptedExchange() as exchange,
@@ -598,7 +596,7 @@ def deribit_book(change_id: int, previous: int | None = None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "method": "subscription", "params": params}
 
 
-async def test_d18_a_lost_update_of_deribit_has_the_book_subscribed_anew() -> None:
+async def test_d18_lost_update_of_deribit_subscribes_the_book_again() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "deribit", ["book_change"], ["BTC-PERPETUAL"]) as reader,
@@ -618,7 +616,7 @@ async def test_d18_a_lost_update_of_deribit_has_the_book_subscribed_anew() -> No
         assert (await reader.until("book_change"))["bids"] == [{"price": 20, "amount": 1}]
 
 
-async def test_d18_a_book_that_never_joins_is_subscribed_less_and_less_often() -> None:
+async def test_d18_book_that_never_joins_is_subscribed_with_growing_pauses() -> None:
     async with (
         ScriptedExchange() as exchange,
         streaming(exchange, "deribit", ["book_change"], ["BTC-PERPETUAL"]) as reader,
@@ -652,7 +650,7 @@ async def test_d19_removed_levels_are_not_part_of_a_snapshot() -> None:
         assert (await reader.next())["bids"] == [{"price": 99, "amount": 1}]
 
 
-async def test_d20_waiting_for_an_allowance_is_shared_and_can_be_interrupted() -> None:
+async def test_d20_wait_for_the_rate_limit_is_shared_and_can_be_cancelled() -> None:
     async with ScriptedExchange() as exchange:
         exchange.rest["/a"] = lambda _: web.Response(text="{}")
         hub = Hub(QUICK)
@@ -752,7 +750,7 @@ def test_d24_streams_are_split_over_connections() -> None:
         ("aster-futures", "S{}USDT", 200),
     ],
 )
-def test_d24_no_connection_has_more_than_the_exchange_takes(
+def test_d24_connections_keep_to_the_exchange_s_limit_of_streams(
     name: str, symbol: str, limit: int
 ) -> None:
     symbols = [symbol.format(number) for number in range(400)]
@@ -767,7 +765,7 @@ def test_d24_no_connection_has_more_than_the_exchange_takes(
     assert all(len(set(s)) == len(s) in {0, len(symbols)} for s in by_channel.values())
 
 
-def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:
+def test_d24_chain_of_options_is_subscribed_in_parts() -> None:
     """Deribit calls a request with too many channels too large."""
     deribit = exchanges.get("deribit")
     assert deribit.live is not None
@@ -782,7 +780,7 @@ def test_d24_a_chain_of_options_is_asked_for_in_parts() -> None:
     assert len(found) == len(set(found)) == 3 * len(symbols)
 
 
-async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
+async def test_d24_messages_keep_to_the_exchange_s_rate_limit() -> None:
     from tardis_machine.live.connection import _MessageLimiter
 
     limiter = _MessageLimiter(0.0, 3)
@@ -797,7 +795,7 @@ async def test_d24_messages_keep_to_the_exchange_s_pace() -> None:
     assert time.monotonic() - began >= 0.15
 
 
-async def test_d24_lighter_is_asked_for_many_markets_no_quicker_than_it_allows() -> None:
+async def test_d24_subscriptions_of_lighter_keep_to_its_rate_limit() -> None:
     """It takes 200 messages in a minute, and 50 before it has answered."""
     markets = [str(number) for number in range(8)]
     async with ScriptedExchange() as exchange, streaming(exchange, "lighter", ["trade"], markets):
@@ -810,7 +808,7 @@ async def test_d24_lighter_is_asked_for_many_markets_no_quicker_than_it_allows()
 
 
 @pytest.mark.parametrize("header", ["inf", "1e300", "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_no_answer_makes_an_exchange_be_left_alone_for_ever(header: str) -> None:
+def test_retry_after_is_at_most_three_days(header: str) -> None:
     assert retry_after(header, 429) == 3 * 86_400
     assert retry_after("259000", 418) == 259_000
     assert retry_after("nan", 429) == retry_after(None, 429)

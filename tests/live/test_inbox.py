@@ -4,7 +4,7 @@ import time
 from tardis_machine.live.inbox import Inbox
 
 
-async def test_frames_are_taken_in_order_and_handed_out_when_nothing_waits() -> None:
+async def test_frames_are_processed_in_order_and_flushed_at_the_end_of_a_step() -> None:
     inbox = Inbox(1 << 20)
     seen: list[str] = []
     for number in range(5):
@@ -20,7 +20,7 @@ async def test_frames_are_taken_in_order_and_handed_out_when_nothing_waits() -> 
     assert seen[-1] == "flush"
 
 
-async def test_what_a_later_step_takes_is_handed_out_too() -> None:
+async def test_frames_of_later_steps_are_flushed() -> None:
     inbox = Inbox(1 << 20)
     waiting: list[bytes] = []
     sent: list[bytes] = []
@@ -41,7 +41,7 @@ async def test_what_a_later_step_takes_is_handed_out_too() -> None:
     assert sent == [b"0", b"1", b"2"]
 
 
-async def test_readers_wait_while_too_much_is_untaken() -> None:
+async def test_readers_wait_while_the_inbox_is_over_its_limit() -> None:
     inbox = Inbox(8)
     inbox.put(lambda _, __: None, lambda: None, "", b"123456789")
     waiting = asyncio.ensure_future(inbox.wait_for_space())

@@ -1,4 +1,4 @@
-"""A connection that another one follows: nothing is lost, nothing comes twice."""
+"""Replacement of a connection before its end, without lost or repeated frames."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ OLD, NEW = 0, 1
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_is_ahead_nothing_is_lost_and_nothing_comes_twice(seed: int) -> None:
+def test_replaced_connection_loses_and_repeats_no_frame(seed: int) -> None:
     chance = random.Random(seed)
     # How late each of three streams comes over each connection.
     lags = [[chance.uniform(0, 0.9 * SKEW_S) for _ in range(3)] for _ in (OLD, NEW)]
@@ -50,7 +50,7 @@ def test_whoever_is_ahead_nothing_is_lost_and_nothing_comes_twice(seed: int) -> 
         assert its == [frame for _, frame in sent if frame[0] == stream]
 
 
-def test_frames_that_are_alike_are_counted() -> None:
+def test_equal_frames_are_counted() -> None:
     watched = Overlap()
     watched.add_old(b"a", 0)
     watched.add_new(b"a", 0)
@@ -62,7 +62,7 @@ def test_frames_that_are_alike_are_counted() -> None:
 
 
 @pytest.mark.parametrize("side", [OLD, NEW])
-def test_connections_that_differ_are_told(side: int) -> None:
+def test_connections_with_different_frames_raise(side: int) -> None:
     watched = Overlap()
     watched.add_new(b"first", 0)
     watched.add_old(b"before it was subscribed", 1)  # is no difference
@@ -72,7 +72,7 @@ def test_connections_that_differ_are_told(side: int) -> None:
         watched.is_ready(SUBSCRIBE_S + SKEW_S + 0.2)
 
 
-def test_where_nothing_comes_nothing_is_proven() -> None:
+def test_overlap_without_common_frames_is_not_ready() -> None:
     watched = Overlap()
     assert not watched.is_ready(1000)
     watched.add_new(b"a", 1000)
@@ -80,7 +80,7 @@ def test_where_nothing_comes_nothing_is_proven() -> None:
     assert not watched.is_ready(2000)
 
 
-def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_with_too_many_frames_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "_MAX_FRAMES", 10)
     watched = Overlap()
     for number in range(11):
@@ -95,7 +95,7 @@ def trade(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ahead", ["old", "new", None], ids=["old", "new", "different"])
-async def test_a_connection_is_followed_before_it_ends_if_both_bring_the_same(
+async def test_connection_is_replaced_before_its_end_if_both_send_the_same(
     monkeypatch: pytest.MonkeyPatch, ahead: str | None
 ) -> None:
     """The one is five frames ahead of the other, or what they bring is not the same."""

@@ -49,7 +49,7 @@ def test_borders_of_pieces_change_nothing(
     lines: list[bytes] = []
     now = 0
     for price, gap in enumerate(gaps):
-        # A disconnect takes time, whatever comes after it has a later one.
+        # The disconnect takes a local time, so the next message has a later one.
         now += 1 if gap is None else gap
         lines.append(b"\n" if gap is None else trade(now, price))
         now += gap is None

@@ -1,4 +1,4 @@
-"""When a local time is due: to the tick, whatever the clock does; no real time passes here."""
+"""Times at which local times are due, by a clock that the tests set."""
 
 import threading
 

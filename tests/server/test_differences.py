@@ -216,16 +216,16 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "server/test_stream.py::test_stream_of_closed_exchange_is_refused_with_reason",
     ),
     "Live: several clients of one stream": (
-        "server/test_stream.py::test_who_comes_later_gets_the_book_as_it_is",
+        "server/test_stream.py::test_client_that_joins_later_gets_the_current_book",
     ),
     "Live: a connection that is cut": (
         "live/test_defects.py::test_d12_a_cut_connection_resets_its_own_state_only",
     ),
     "Live: a book that loses an update": (
-        "live/test_defects.py::test_d18_a_lost_update_gets_the_book_its_snapshot_again",
+        "live/test_defects.py::test_d18_lost_update_requests_the_snapshot_again",
     ),
     "Live: exchanges that end connections after a day": (
-        "live/test_overlap.py::test_a_connection_is_followed_before_it_ends_if_both_bring_the_same",
+        "live/test_overlap.py::test_connection_is_replaced_before_its_end_if_both_send_the_same",
     ),
 }
 """The tests of each difference, by the first cell of its line in the table."""

@@ -204,7 +204,7 @@ async def test_when_all_have_left_nothing_is_replayed(
     never.set()
 
 
-async def test_a_server_that_stops_says_so(
+async def test_stopping_server_closes_with_1001(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -78,7 +78,7 @@ async def test_messages_go_out_as_they_arrive(start: Start, exchange: ScriptedEx
     assert peer.close_code == 1000
 
 
-async def test_control_messages_go_to_those_who_asked(
+async def test_control_messages_go_to_clients_that_requested_them(
     start: Start, exchange: ScriptedExchange
 ) -> None:
     served = await start(**QUICK)
@@ -106,7 +106,7 @@ async def test_control_messages_go_to_those_who_asked(
     assert exchange.waiting() == 0  # one connection for both
 
 
-async def test_who_comes_later_gets_the_book_as_it_is(
+async def test_client_that_joins_later_gets_the_current_book(
     start: Start, exchange: ScriptedExchange
 ) -> None:
     served = await start(**QUICK)
@@ -126,7 +126,7 @@ async def test_who_comes_later_gets_the_book_as_it_is(
     assert exchange.waiting() == 0
 
 
-async def test_a_slow_client_is_closed_and_slows_no_other(
+async def test_slow_client_is_closed_and_delays_no_other(
     start: Start, exchange: ScriptedExchange
 ) -> None:
     served = await start(**QUICK)
@@ -184,7 +184,7 @@ async def test_fifty_errors_in_a_row_end_the_stream(
         ({"exchange": "deribit", "dataTypes": ["trade"]}, 'deribit: invalid "symbols": none'),
     ],
 )
-async def test_what_cannot_be_streamed_closes_at_once(
+async def test_invalid_request_is_closed_at_once(
     start: Start, options: dict[str, Any], reason: str
 ) -> None:
     served = await start()
@@ -193,7 +193,7 @@ async def test_what_cannot_be_streamed_closes_at_once(
     assert text.startswith(reason)
 
 
-async def test_a_server_that_stops_says_so(start: Start, exchange: ScriptedExchange) -> None:
+async def test_stopping_server_closes_with_1001(start: Start, exchange: ScriptedExchange) -> None:
     served = await start(**QUICK)
     socket = await connect(served, TRADES)
     peer = await exchange.accepted()

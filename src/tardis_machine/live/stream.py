@@ -115,7 +115,7 @@ class NormalizedStream(Generic[M_co]):
         async with aclosing(self.batches()) as batches:
             async for batch in batches:
                 for message in decode_lines(batch.data):
-                    yield message  # type: ignore[misc]  # by the types asked for
+                    yield message  # type: ignore[misc]  # the overloads choose the type
 
     async def aclose(self) -> None:
         """Close the stream; a waiting consumer reaches its end. Harmless when repeated."""
@@ -147,31 +147,31 @@ class _One(TypedDict, total=False):
 
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["trade"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["trade"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[Trade]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["book_change"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_change"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[BookChange]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[DerivativeTicker]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["book_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_ticker"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[BookTicker]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["liquidation"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["liquidation"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[Liquidation]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["option_summary"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["option_summary"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[OptionSummary]: ...
 @overload
 def stream_normalized(
-    exchange: str, *, data_types: Types[Literal["quote"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["quote"]], **arguments: Unpack[_One]
 ) -> NormalizedStream[BookSnapshot]: ...
 @overload
 def stream_normalized(
@@ -226,7 +226,7 @@ def stream_normalized(
     Raises:
         OptionsError: An argument is missing, unknown or invalid.
     """
-    asked = read_arguments(
+    requests = read_arguments(
         exchange,
         data_types=data_types,
         symbols=symbols,
@@ -234,4 +234,4 @@ def stream_normalized(
         with_error_messages=with_error_messages,
         timeout_interval_ms=timeout_interval_ms,
     )
-    return NormalizedStream(stream_normalized_options(asked), hub=hub)
+    return NormalizedStream(stream_normalized_options(requests), hub=hub)

@@ -93,31 +93,31 @@ class _One(Span, _Normalizing, total=False):
 
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["trade"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["trade"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[Trade]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["book_change"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_change"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[BookChange]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["derivative_ticker"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[DerivativeTicker]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["book_ticker"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["book_ticker"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[BookTicker]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["liquidation"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["liquidation"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[Liquidation]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["option_summary"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["option_summary"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[OptionSummary]: ...
 @overload
 def replay_normalized(
-    exchange: str, *, data_types: Types[Literal["quote"]], **asked: Unpack[_One]
+    exchange: str, *, data_types: Types[Literal["quote"]], **arguments: Unpack[_One]
 ) -> NormalizedReplay[BookSnapshot]: ...
 @overload
 def replay_normalized(
@@ -125,11 +125,11 @@ def replay_normalized(
     *,
     data_types: Sequence[str],
     with_disconnect_messages: bool = False,
-    **asked: Unpack[_One],
+    **arguments: Unpack[_One],
 ) -> NormalizedReplay[Message]: ...
 @overload
 def replay_normalized(
-    exchange: Sequence[NormalizedRequest], /, **asked: Unpack[_Normalizing]
+    exchange: Sequence[NormalizedRequest], /, **arguments: Unpack[_Normalizing]
 ) -> NormalizedReplay[Message]: ...
 def replay_normalized(
     exchange: str | Sequence[NormalizedRequest] | None = None,
@@ -184,7 +184,7 @@ def replay_normalized(
     Raises:
         OptionsError: An argument is missing, unknown or invalid.
     """
-    asked = read_arguments(
+    requests = read_arguments(
         exchange,
         from_=from_,
         to=to,
@@ -198,7 +198,7 @@ def replay_normalized(
         wait_when_data_not_yet_available=wait_when_data_not_yet_available,
     )
     return NormalizedReplay(
-        replay_normalized_options(asked, exact_tables=True),
+        replay_normalized_options(requests, exact_tables=True),
         history=_chosen(history, where),
         strict=strict,
         owns_history=history is None,
@@ -222,7 +222,7 @@ def replay(
     filters: Filters | None = None,
     *,
     with_disconnects: Literal[False] = False,
-    **asked: Unpack[_Raw],
+    **arguments: Unpack[_Raw],
 ) -> RawReplay[RawMessage]: ...
 @overload
 def replay(
@@ -232,10 +232,10 @@ def replay(
     filters: Filters | None = None,
     *,
     with_disconnects: bool,
-    **asked: Unpack[_Raw],
+    **arguments: Unpack[_Raw],
 ) -> RawReplay[RawMessage | None]: ...
 @overload
-def replay(exchange: Sequence[RawRequest], /, **asked: Unpack[_Source]) -> MergedLines: ...
+def replay(exchange: Sequence[RawRequest], /, **arguments: Unpack[_Source]) -> MergedLines: ...
 def replay(
     exchange: str | Sequence[RawRequest] | None = None,
     from_: Moment | None = None,
@@ -315,9 +315,9 @@ def _chosen(history: History | None, where: HistoryOptions) -> History:
         return _history(**where)
     if not isinstance(history, History):
         raise OptionsError(f"history: {type(history).__name__}, expected a History")
-    beside = [name for name, value in where.items() if value is not None and value is not False]
-    if beside:
-        raise OptionsError(f"{beside[0]} is given beside a history, which has its own")
+    also_set = [name for name, value in where.items() if value is not None and value is not False]
+    if also_set:
+        raise OptionsError(f"{also_set[0]} is given beside a history, which has its own")
     return history
 
 
@@ -327,17 +327,17 @@ def _history(*, sample: bool = False, **where: Unpack[_Where]) -> History:
     environ = {name: value for name, value in os.environ.items() if name != "TM_CONFIG"}
     config = resolve([HistoryConfig], {}, environ)[HistoryConfig]
     try:
-        given = from_dict(HistoryConfig, where)
+        arguments = from_dict(HistoryConfig, where)
     except ConfigError as error:
         name = error.flag.removeprefix("--").replace("-", "_")
         raise ConfigError(name, error.value, error.allowed) from None
-    said = {
-        name: getattr(given, name)
+    overrides = {
+        name: getattr(arguments, name)
         for name, value in where.items()
         # None is a value of these: no key, the default folder, no limit.
         if value is not None or name in {"api_key", "cache_dir", "cache_max_bytes"}
     }
-    config = replace(config, **said)
+    config = replace(config, **overrides)
     return History(
         endpoint=config.endpoint,
         api_key=config.api_key or "",

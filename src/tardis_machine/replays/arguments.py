@@ -96,24 +96,24 @@ def read_arguments(
     """
     if exchange is None or isinstance(exchange, str):
         return [_request({"exchange": exchange, **more})]
-    asked = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
-    beside = [name for name, value in more.items() if value is not None and value is not False]
-    if beside:
-        raise OptionsError(f"{beside[0]} is given beside options that it belongs into")
-    if not asked:
+    mappings = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
+    also_set = [name for name, value in more.items() if value is not None and value is not False]
+    if also_set:
+        raise OptionsError(f"{also_set[0]} is given beside options that it belongs into")
+    if not mappings:
         raise OptionsError("an empty list of options: expected at least one")
-    return [_request(each) for each in asked]
+    return [_request(mapping) for mapping in mappings]
 
 
-def _mappings(given: object) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    for each in [given] if isinstance(given, bytes) else _items(given):
-        if not isinstance(each, Mapping):
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    mappings: list[Mapping[str, Any]] = []
+    for item in [value] if isinstance(value, bytes) else _items(value):
+        if not isinstance(item, Mapping):
             raise OptionsError(
-                f"invalid exchange: {each!r:.40}, expected text, or a list of dictionaries"
+                f"invalid exchange: {item!r:.40}, expected text, or a list of dictionaries"
             )
-        found.append(each)
-    return found
+        mappings.append(item)
+    return mappings
 
 
 def _request(arguments: Mapping[str, Any]) -> Request:
@@ -142,12 +142,12 @@ def _items(value: object) -> list[object]:
 
 
 def _listed(value: object) -> list[object]:
-    return [_plain(each) for each in _items(value)]
+    return [_plain(item) for item in _items(value)]
 
 
 def _filters(value: object) -> list[object]:
     is_one = isinstance(value, Mapping) and value != {}
-    return [_filter(each) for each in ([value] if is_one else _items(value))]
+    return [_filter(item) for item in ([value] if is_one else _items(value))]
 
 
 def _filter(value: object) -> dict[str, object]:
@@ -156,10 +156,10 @@ def _filter(value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         channel = value.channel if isinstance(value, Filter) else getattr(value, "name", None)
         value = {"channel": channel, "symbols": getattr(value, "symbols", None)}
-    known = {name: _plain(value[name]) for name in ("channel", "symbols") if name in value}
-    if known.get("symbols") is not None:
-        known["symbols"] = _listed(known["symbols"])
-    return known
+    fields = {name: _plain(value[name]) for name in ("channel", "symbols") if name in value}
+    if fields.get("symbols") is not None:
+        fields["symbols"] = _listed(fields["symbols"])
+    return fields
 
 
 def _iso(time: object) -> str:

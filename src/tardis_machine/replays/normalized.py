@@ -192,7 +192,7 @@ class NormalizedReplay(MessageReplay[Batch, M_co]):
             self._report()
 
     def _decoded(self, batch: Batch) -> list[M_co]:
-        return decode_lines(batch.data)  # type: ignore[return-value]  # by the types asked for
+        return decode_lines(batch.data)  # type: ignore[return-value]  # the overloads choose the type
 
     def to_arrow_batches(
         self, data_type: str | None = None, **choice: Unpack[TableOptions]

@@ -40,7 +40,7 @@ _MAX_SHOWN: Final = 40
 
 
 class OptionsError(TardisMachineError):
-    """Options that cannot be served: which one, and what is allowed."""
+    """A missing, unknown or invalid option of a request, with what is allowed."""
 
     status: Final = 400
 
@@ -133,7 +133,7 @@ class Request:
 
 
 def replay_options(request: Request, *, strict: bool = True) -> ReplayOptions:
-    """Check what is asked of a raw replay. Without `strict` unknown options are left out."""
+    """Return the checked options of a raw replay. Without `strict` unknown options are ignored."""
     keys = ("exchange", "filters", "from", "to", "exact", "withDisconnects", "speed", _WAIT)
     _known_keys(request, keys, strict=strict)
     exchange = _text(request, "exchange")
@@ -156,9 +156,9 @@ def replay_options(request: Request, *, strict: bool = True) -> ReplayOptions:
 def replay_normalized_options(
     requests: Sequence[Request], *, strict: bool = True, exact_tables: bool = False
 ) -> list[ReplayNormalizedOptions]:
-    """Check what is asked of normalized replays that are merged.
+    """Return the checked options of normalized replays that are merged.
 
-    Without `strict` unknown options are left out. With `exact_tables` requests that do not say
+    Without `strict` unknown options are ignored. With `exact_tables` requests that do not say
     whether they are exact are for tables.
     """
     keys = (
@@ -194,7 +194,7 @@ def replay_normalized_options(
 def stream_normalized_options(
     requests: Sequence[Request], *, strict: bool = True
 ) -> list[StreamNormalizedOptions]:
-    """Check what is asked of live streams. Without `strict` unknown options are left out."""
+    """Return the checked options of live streams. Without `strict` unknown options are ignored."""
     keys = (
         *("exchange", "symbols", "dataTypes", "withDisconnectMessages", "withErrorMessages"),
         *("timeoutIntervalMS", "publish"),
@@ -280,7 +280,7 @@ def _time(request: Request, option: str) -> int:
 
 
 def _speed(request: Request) -> float | None:
-    """Read how fast time is to pass in a replay: 1 is as it happened, None as fast as possible."""
+    """Return the speed of a replay: 1 is as it happened, None as fast as possible."""
     value = request.get("speed")
     if value is None:
         return None
@@ -296,7 +296,7 @@ def _speed(request: Request) -> float | None:
 
 
 def _lag(request: Request) -> float | None:
-    """Read how far behind the clock minutes are fetched; None is at once, and so is 0."""
+    """Return how many minutes behind the clock a minute is fetched; None is at once."""
     value = request.get(_WAIT)
     if value is None or value is False:
         return None
@@ -313,7 +313,7 @@ def _lag(request: Request) -> float | None:
 
 
 def _whole_minutes(from_: int, to: int, request: Request) -> tuple[int, int]:
-    """Cut a range to minutes; refuse one without a whole minute, unless it is of no length."""
+    """Return a range cut to whole minutes; raise OptionsError if it has none and is not empty."""
     start, end = from_ - from_ % _MINUTE_US, to - to % _MINUTE_US
     if start >= end and from_ != to:
         raise OptionsError(
@@ -330,7 +330,7 @@ def _range_shown(request: Request) -> str:
 
 
 def _minutes_around(from_: int, to: int, request: Request) -> tuple[int, int, tuple[int, int]]:
-    """Return the whole minutes that hold a range, and the range."""
+    """Return the whole minutes that contain a range, and the range."""
     if from_ > to:
         raise OptionsError(
             f"invalid {_range_shown(request)}, "
@@ -393,7 +393,7 @@ def _exchange(request: Request) -> str:
 
 
 def _range(request: Request, exact: bool = False) -> tuple[int, int, tuple[int, int] | None]:
-    """Read the whole minutes to fetch, and what they are trimmed to."""
+    """Return the whole minutes to fetch, and the window that messages are trimmed to."""
     from_, to = _time(request, "from"), _time(request, "to")
     if _flag(request, "exact", exact):
         return _minutes_around(from_, to, request)
@@ -437,7 +437,7 @@ def _symbols(request: Request) -> tuple[str, ...] | None:
 
 
 def _log_empty_symbols(lists: Iterable[Sequence[str] | None]) -> None:
-    """Log once for a request that its empty lists of symbols ask for all of them."""
+    """Log once for a request that an empty list of symbols stands for all symbols."""
     if any(symbols is not None and not symbols for symbols in lists):
         log.info('empty "symbols": all symbols are meant')
 
