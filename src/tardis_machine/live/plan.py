@@ -148,7 +148,7 @@ def _check_symbols(exchange: str, dialect: Dialect, subscription: Filter) -> Non
 
 
 def _without_empty(dialect: Dialect, subscription: Filter) -> Filter:
-    """Return a filter without symbols for a channel that takes none, whose list is empty."""
+    """Return the filter, without its empty list of symbols if the channel takes none."""
     free = dialect.without_symbols or ()
     if subscription.symbols or subscription.channel not in free:
         return subscription

@@ -99,7 +99,7 @@ class StreamNormalizedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller asks for, not yet checked: values by option.
+    """Values of a request by option, not checked yet.
 
     Options have their names in JSON. `names` are those that the caller has written instead, such as
     `data_types` or `--types`, which errors repeat. Without it the caller has written JSON.
@@ -228,7 +228,7 @@ def stream_normalized_options(
 
 
 def parse_time(value: object, name: str) -> int:
-    """Read a date or time as microseconds since 1970; without a zone it is UTC.
+    """Return a date or time in microseconds since 1970; without a zone it is UTC.
 
     It is ISO text, or what JavaScript takes as well, such as 2019/06/01, 2019-6-1 and 2019-06.
     """
