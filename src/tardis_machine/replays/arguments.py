@@ -106,6 +106,7 @@ def read_arguments(
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
+    """Return a list of dictionaries as it is; raise OptionsError for any other item."""
     mappings: list[Mapping[str, Any]] = []
     for item in [value] if isinstance(value, bytes) else _items(value):
         if not isinstance(item, Mapping):

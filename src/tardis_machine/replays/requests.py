@@ -135,7 +135,7 @@ class Request:
 def replay_options(request: Request, *, strict: bool = True) -> ReplayOptions:
     """Return the checked options of a raw replay. Without `strict` unknown options are ignored."""
     keys = ("exchange", "filters", "from", "to", "exact", "withDisconnects", "speed", _WAIT)
-    _known_keys(request, keys, strict=strict)
+    _refuse_unknown_keys(request, keys, strict=strict)
     exchange = _text(request, "exchange")
     channels = catalog.CHANNELS.get(exchange)
     if channels is None:
@@ -167,7 +167,7 @@ def replay_normalized_options(
     )
     options = []
     for request in requests:
-        _known_keys(request, keys, strict=strict)
+        _refuse_unknown_keys(request, keys, strict=strict)
         exchange = _exchange(request)
         from_, to, window = _range(request, exact_tables)
         options.append(
@@ -201,7 +201,7 @@ def stream_normalized_options(
     )
     options = []
     for request in requests:
-        _known_keys(request, keys, strict=strict)
+        _refuse_unknown_keys(request, keys, strict=strict)
         exchange = _exchange(request)
         timeout = request.get("timeoutIntervalMS")
         if timeout is None:
@@ -361,7 +361,8 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-def _known_keys(request: Request, known: Sequence[str], *, strict: bool) -> None:
+def _refuse_unknown_keys(request: Request, known: Sequence[str], *, strict: bool) -> None:
+    """Raise OptionsError for an option that is not known; without `strict`, log a warning."""
     unknown = [key for key in request.values if key not in known]
     if not unknown:
         return
