@@ -63,8 +63,8 @@ def until_due(reader: HistoryReader) -> bytes:
     return b"".join(blocks)
 
 
-def lag_threads() -> int:
-    return sum(thread.name == "tardis-lag" for thread in threading.enumerate())
+def threads_named(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
 
 
 def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
@@ -81,7 +81,7 @@ def test_minutes_come_when_they_are_due(waiting: Waiting) -> None:
         if minute == 3:
             assert until_due(reader) == expected(3, 4)
     assert b"".join(reader) == expected(4, 5)
-    wait_until(lambda: not lag_threads())
+    wait_until(lambda: not threads_named("tardis-lag"))
 
 
 def test_minutes_that_are_due_are_fetched_side_by_side(waiting: Waiting) -> None:
@@ -145,7 +145,7 @@ def test_closing_ends_the_wait_at_once(waiting: Waiting, closes: str) -> None:
         (reader if closes == "reader" else waiting.history).close()
         assert isinstance(blocked.exception(), ReaderClosedError)
     assert waiting.waits() == 0
-    wait_until(lambda: not lag_threads())
+    wait_until(lambda: not threads_named("tardis-lag"))
 
 
 def test_many_that_wait_share_a_thread_and_keep_no_worker(waiting: Waiting) -> None:
@@ -153,8 +153,8 @@ def test_many_that_wait_share_a_thread_and_keep_no_worker(waiting: Waiting) -> N
     for reader in readers:
         assert until_due(reader) == b""
     assert waiting.waits() == 50
-    assert lag_threads() == 1
-    assert not any(thread.name == "tardis-fetch" for thread in threading.enumerate())
+    assert threads_named("tardis-lag") == 1
+    wait_until(lambda: threads_named("tardis-fetch") == 0)
     write(waiting.history.cache.directory, 0)
     # What needs no minute of the future is served beside them.
     first, last = START * MINUTE, (START + 1) * MINUTE
