@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -106,10 +107,11 @@ def test_start_cancelled_at_any_moment_gives_everything_back(
 ) -> None:
     async def cancel_and_start() -> None:
         machine = publishing(tmp_path, "file")
-        for _ in range(2):  # the first loads modules
+        whole_s = math.inf
+        for _ in range(6):  # the least, so that most of the starts below are cut
             began = time.monotonic()
             await machine.start(0)
-            whole_s = time.monotonic() - began
+            whole_s = min(whole_s, time.monotonic() - began)
             await machine.stop()
         free = descriptors()
         cut = 0
