@@ -87,7 +87,7 @@ def test_processes_that_evict_each_others_slices_read_every_line_and_report_none
     one = Replayer(tardis_api, shared, 12 * largest, hour=0)
     one.wait("ready")
     other = Replayer(tardis_api, shared, 12 * largest, hour=1)
-    other.wait("ready")  # what it has fetched ahead has evicted what the first has
+    other.wait("ready")  # its read-ahead evicted slices that the first was about to read
     for each in (one, other):
         each.go_on()
         each.wait("read")

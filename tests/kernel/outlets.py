@@ -1,4 +1,4 @@
-"""Outlets with a client at their end, and the framing taken off what it received."""
+"""Response outlets connected to a client; the client returns bytes without their framing."""
 
 import asyncio
 import contextlib

@@ -214,7 +214,7 @@ async def test_a_whole_day_of_the_sample_is_what_there_is_of_it(
                 assert described.endswith("00:00Z to 00:05Z")
                 found.append(await response.read())
         assert found[0] == found[1] != b""
-    message = "request exceeds the available data, other minutes are empty"
+    message = "request goes beyond the available data, minutes outside of it have no messages"
     assert [record.message for record in caplog.records].count(message) == 1
 
 

@@ -107,7 +107,7 @@ CHANNELS = {"/public/stream": 3, "/market/stream": 1}
 
 
 async def relay(peer: Peer, url: str) -> None:
-    """Send a client the replay of what it subscribes to, and leave its connection open."""
+    """Replay the client's subscriptions to it, and leave the connection open."""
     subscriptions = [await peer.received() for _ in range(CHANNELS[peer.path])]
     async with aiohttp.ClientSession() as http, http.ws_connect(url, max_msg_size=0) as replay:
         for subscription in subscriptions:

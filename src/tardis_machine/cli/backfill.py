@@ -48,7 +48,7 @@ def run(
         layers = (BRONZE,) if config.bronze_only else LAYERS
         units = plan(replays, manifest.finished(tables), layers=layers, force=config.force)
         _print_existing(replays, units)
-    # Without --to-tables, the folder holds only the manifest of what was sent to the buses.
+    # Without --to-tables, the folder holds only the manifest of backfills to the buses.
     targets = [
         bus_backfill.target(tables, bus, bus_config, replays, force=config.force)
         for bus, bus_config in configs.items()

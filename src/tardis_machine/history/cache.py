@@ -257,11 +257,11 @@ class Cache:
 
     @property
     def pinned(self) -> int:
-        """Number of slices that replays of this process are about to read."""
+        """Number of slices that replays of this process are reading or will read next."""
         return len(self._pins)
 
     def pin(self, path: Path) -> None:
-        """Keep a file from eviction by this process until its reader calls `unpin`."""
+        """Keep this process from evicting a file until `unpin`; other processes still may."""
         self._pins.add(path)
 
     def unpin(self, path: Path) -> None:

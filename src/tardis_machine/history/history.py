@@ -169,7 +169,7 @@ class History:
         if not self._warned:
             self._warned = True
             log.warning(
-                "request exceeds the available data, other minutes are empty",
+                "request goes beyond the available data, minutes outside of it have no messages",
                 extra={"available": source.description()},
             )
 

@@ -90,16 +90,17 @@ _OPTIONS: Final = {
 def read_arguments(
     exchange: str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, **more: object
 ) -> list[Request]:
-    """Return the requests of a list, or one request of the arguments.
+    """Return one request for each dictionary, or one request of the keyword arguments.
 
-    Raises OptionsError if there are both or none.
+    `exchange` is a name, or one dictionary or a list of them instead of keyword arguments. Raises
+    OptionsError for both together, for an empty list, and for an argument that is no Unicode.
     """
     if exchange is None or isinstance(exchange, str):
         return [_request({"exchange": exchange, **more})]
     mappings = [exchange] if isinstance(exchange, Mapping) else _mappings(exchange)
     also_set = [name for name, value in more.items() if value is not None and value is not False]
     if also_set:
-        raise OptionsError(f"{also_set[0]} is given beside options that it belongs into")
+        raise OptionsError(f"{also_set[0]} is given beside options: put it into each dictionary")
     if not mappings:
         raise OptionsError("an empty list of options: expected at least one")
     return [_request(mapping) for mapping in mappings]
@@ -166,7 +167,7 @@ def _filter(value: object) -> dict[str, object]:
 def _iso(time: object) -> str:
     if isinstance(time, datetime):
         moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        with suppress(ValueError, OverflowError):  # pandas' NaT; what is before the year 1 in UTC
+        with suppress(ValueError, OverflowError):  # NaT of pandas; before year 1 in UTC
             return moment.astimezone(UTC).isoformat()
     return str(time)
 

@@ -40,7 +40,7 @@ _MAX_SHOWN: Final = 40
 
 
 class OptionsError(TardisMachineError):
-    """A missing, unknown or invalid option of a request, with what is allowed."""
+    """A missing, unknown or invalid option of a request; the message names what is allowed."""
 
     status: Final = 400
 

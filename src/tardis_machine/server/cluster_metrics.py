@@ -50,7 +50,8 @@ class ClusterMetrics:
 
         # A worker that died has left its socket to the one that follows it.
         self._own.unlink(missing_ok=True)
-        # Cancelled in one call of both, it would leave a server that nothing refers to.
+        # Two steps: a cancellation while one call creates and starts the server would leave a
+        # running server without a reference to it.
         self._server = await asyncio.start_unix_server(answer, self._own, start_serving=False)
         await self._server.start_serving()
 
@@ -60,7 +61,7 @@ class ClusterMetrics:
             self._server.close()
 
     async def render(self) -> bytes:
-        """Return the series of all workers as text, without workers that do not answer."""
+        """Return the series of all workers as text; a worker silent for 2 s is left out."""
         others = [path for path in self._own.parent.glob(f"*{_SOCKET}") if path != self._own]
         answers = await asyncio.gather(*map(_ask, others))
         return _joined([generate_latest(self._labelled), *answers])

@@ -1,1 +1,1 @@
-"""The engine in Python: it decides what is right, the kernel does the same faster."""
+"""The engine in Python: the reference, whose bytes the compiled kernel must write as well."""
